@@ -117,7 +117,7 @@ class AdapterStore:
         """Raises AdapterError for embeddings [n, E] that are none of the model's."""
         size = self._input_embedding_size
         if not size:
-            raise AdapterError("prompt tuning needs a CPU, and a model that takes input embeddings")
+            raise AdapterError("prompt tuning needs a model that takes input embeddings")
         if found.shape[1] != size:
             raise AdapterError(f"its embeddings have {found.shape[1]} elements, the model's {size}")
 

@@ -65,7 +65,8 @@ class CudaBackend:
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
         self.adapters = adapters
-        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
+        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
         kept = sampler, self._embeddings, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
@@ -160,8 +161,9 @@ class CudaBackend:
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
         if self.adapters is not None:
             self.run_adapted(size)
-            run = lambda: target.copy_(self._forward(shape, True))  # noqa: E731
-            self.adapted_graphs.add(size, self.device.capture(run))
+            self.adapted_graphs.add(
+                size, self.device.capture(lambda: target.copy_(self._forward(shape, True)))
+            )
 
     @torch.inference_mode()
     def run_adapted(self, size: int) -> None:

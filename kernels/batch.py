@@ -51,6 +51,8 @@ class InputBatch:
     input_embeddings: InputEmbeddings | None = None
     adapters: StepAdapters | None = None
     """Of the tokens that have one; None: no token has."""
+    logit_adapters: StepAdapters | None = None
+    """Of those among logit_tokens that have one, as rows of logits."""
     spans: AnySpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 

@@ -22,6 +22,7 @@ from kernels.ops.layers.adapters import (
     PlainAdapter,
     StepAdapters,
     adapt,
+    adapt_embeddings,
     adapt_experts,
 )
 from kernels.ops.layers.linear import linear, low_bit_linear
@@ -141,6 +142,18 @@ class Ops:
         number in pack_adapter(). adapters: None: no token has one."""
         return y if adapters is None else adapt(y, x, layer, adapters)
 
+    def adapt_embeddings(
+        self,
+        y: torch.Tensor,
+        token_ids: torch.Tensor,
+        layer: int,
+        adapters: StepAdapters,
+        vocab_size: int,
+    ) -> torch.Tensor:
+        """Computes kernels.ops.layers.adapters. y: contiguous. vocab_size: that of the table; ids are below
+        it."""
+        return adapt_embeddings(y, token_ids, layer, adapters)
+
     def adapt_experts(
         self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
     ) -> torch.Tensor:
@@ -240,9 +253,10 @@ class Ops:
         width: int,
         table: Any = None,
         factor: float = 1.0,
+        number: int | None = None,
     ) -> torch.Tensor:
         """Returns look_up(batch) * factor, [T, width], or the batch's input embeddings for some rows. table:
-        packed, if look_up() gives its rows of the step's tokens."""
+        packed, if look_up() gives its rows of the step's tokens. number: of the lookup in pack_adapter()."""
         x = look_up(batch)
         if factor != 1:
             x = self.scaled_add(x, None, factor)

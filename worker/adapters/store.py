@@ -20,8 +20,8 @@ it must have; empty: any. Raises AdapterError."""
 
 
 def takes_adapter(layer: Layer) -> TypeGuard[MatrixOwner]:
-    """Whether adapters may change the outputs of a layer: not those of embeddings, heads, routers, and of the
-    matrices by head of latent attention."""
+    """Whether adapters may change the outputs of a layer: not those of routers, and of the matrices by head
+    of latent attention."""
     return isinstance(layer, MatrixOwner) and layer.takes_adapters
 
 
@@ -32,7 +32,7 @@ def number_layers(model: LanguageModel) -> list[MatrixOwner]:
     layers, number = [layer for layer in modules if takes_adapter(layer)], 0
     for layer in layers:
         layer.number = number
-        number += len(layer.adapted_parts)
+        number += len(layer.adapted_matrices)
     return layers
 
 
@@ -104,7 +104,8 @@ class AdapterStore:
             for module, parameters in modules.stacked.items()
             for target in parameters.values()
         )
-        for module, targets in chain(modules.targets.items(), stacked):
+        tables = modules.embeddings.items()
+        for module, targets in chain(modules.targets.items(), tables, stacked):
             parts = [adapter.deltas.get(target.layer, ())[target.part :] for target in targets]
             if any(each and each[0] is not None for each in parts):
                 found.add(module.rpartition(".")[2])
@@ -128,11 +129,11 @@ class AdapterStore:
 def low_rank(layer: MatrixOwner, deltas: LayerDeltas) -> Iterator[adapters.LayerParts]:
     """Yields what an adapter adds to each matrix of a layer, by its outputs."""
     given = iter(deltas)
-    for rows in layer.adapted_parts:
+    for matrix in layer.adapted_matrices:
         first, found = 0, list[adapters.LowRank]()
-        for held in rows:
+        for held in matrix.parts:
             if (delta := next(given, None)) is not None:
-                assert delta.a.shape == (delta.b.shape[1], layer.adapted_inputs)
+                assert delta.a.shape == (delta.b.shape[1], matrix.inputs)
                 assert delta.b.shape[0] == held
                 found.append(adapters.LowRank(delta.a, delta.b, delta.scale, first))
             first += held

@@ -46,11 +46,15 @@ class TargetModules:
 
     targets: Mapping[str, tuple[Target, ...]]
     others: frozenset[str]
-    """Modules that the model has, and of which adapters are not supported: norms, routers, tables."""
+    """Modules that the model has, and of which adapters are not supported: norms, routers."""
     prefix: str
     """Family.optional_prefix."""
     checkpoint: Path | None
     """What the model was loaded from; None: random weights."""
+    embeddings: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
+    """Modules that look up tokens. Their inputs are all token ids."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Modules of heads whose weights are those of embeddings, and these."""
     stacked: Mapping[str, Mapping[str, StackedTarget]] = field(default_factory=dict)
     """Modules whose parameters, by name, are the matrices of all experts (peft's target parameters)."""
 

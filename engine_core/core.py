@@ -168,11 +168,11 @@ class EngineCore:
         self.intake = Intake(context, bounds)
         self._context = context
         self._worker = worker
-        self._adapters = AdapterMemory(scheduler, worker, adapters.sources, adapters.capacity, adapters.held)
-        supplies = Grammars(scheduler, worker), self._adapters
+        self.adapters = AdapterMemory(scheduler, worker, adapters.sources, adapters.capacity, adapters.held)
+        supplies = Grammars(scheduler, worker), self.adapters
         self._preparation = Preparation(scheduler, supplies, self._refuse)
         self.adapter_names = AdapterNames(
-            self._adapters, identity.limits.adapters_caveat, self._announce_adapters, identity.epoch
+            self.adapters, identity.limits.adapters_caveat, self._announce_adapters, identity.epoch
         )
         self._frontends = FrontendMessages(context, self.intake, self._preparation, self.adapter_names)
         self._inbox = inbox
@@ -247,7 +247,7 @@ class EngineCore:
                 )
 
     def _idle_sleep(self) -> float:
-        if self._adapters.is_loading and not (self.scheduler.requests or self.scheduler.in_flight):
+        if self.adapters.is_loading and not (self.scheduler.requests or self.scheduler.in_flight):
             return IDLE_SLEEP_S
         return self.scheduler.idle_sleep
 
@@ -264,7 +264,7 @@ class EngineCore:
     def _take_events(self) -> None:
         """Handles events. Waits only when no request, plan or answer is in flight."""
         is_busy = self.scheduler.requests or self.scheduler.in_flight or self._frontends.utilities
-        changes_adapters = self._adapters.is_loading or self.adapter_names.is_unloading
+        changes_adapters = self.adapters.is_loading or self.adapter_names.is_unloading
         if not (is_busy or changes_adapters or self._inbox):
             self._check_when_idle()
             self.counters.idle()

@@ -113,7 +113,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         core.load_adapters(pinned_adapters(config))
     core.intake.share_quotas(QuotaFile(quota_path(endpoints.listen)), identity.epoch)
     watch = endpoints.watch
-    watch_core(watch.board, Parts(core, endpoints.frontends, workers, ready))
+    parts = Parts(core, endpoints.frontends, workers, ready)
+    watch_core(watch.board, parts, for_vllm=config.metrics_names == "vllm")
     watch.pages.begin(lambda answer: endpoints.inbox.put(HealthProbe(answer)))
     freeze_heap()
     suspects = scheduler.quarantine.num_suspects

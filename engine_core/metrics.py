@@ -5,6 +5,8 @@ bound by launches from Python. Its measurements come with its results, and the c
 """
 
 import re
+import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import nlargest
@@ -16,11 +18,9 @@ from engine_core.io.worker_group import WorkerGroup
 from engine_core.queue.fair import FairQueue
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.telemetry.board import Board
-from pagewire.telemetry.figures import Metric, Reading, metrics_of
+from pagewire.telemetry.figures import MOST_NAMES, OTHERS, Metric, Reading, metrics_of
+from pagewire.telemetry.vllm_names import PREFIX
 
-MOST_TENANTS = 20
-"""Tenants with a value of their own; those that were served less share one."""
-OTHERS = "(others)"
 _LONGEST_NAME = 64
 
 
@@ -34,10 +34,12 @@ class Parts:
     ready: Ready
 
 
-def watch(board: Board, parts: Parts) -> None:
-    """Adds all metrics to the board."""
+def watch(board: Board, parts: Parts, *, for_vllm: bool = False) -> None:
+    """Adds all metrics to the board. for_vllm: also those that only vLLM has."""
     board.add_counters(parts.core.counters)
     board.add_readings(parts, READINGS)
+    if for_vllm and not parts.ready.model.adapters_caveat:
+        board.add_readings(parts, VLLM_READINGS)
     number = re.search(r"-\d+$", board.process)  # one of several engine cores, each with its worker
     for rank, pid in enumerate(parts.worker.pids):
         name = f"worker{number.group() if number else ''}"
@@ -73,11 +75,41 @@ def _tenants(parts: Parts) -> Mapping[str, float]:
     if not isinstance(queue, FairQueue):
         return {}
     counters = queue.tenants.counters()
-    largest = nlargest(MOST_TENANTS, counters.items(), key=lambda pair: pair[1])
+    largest = nlargest(MOST_NAMES, counters.items(), key=lambda pair: pair[1])
     shown = {name[:_LONGEST_NAME]: value for name, value in largest}
     if len(counters) > len(shown):
         shown[OTHERS] = sum(counters.values()) - sum(shown.values())
     return shown
+
+
+def _requests_by_adapter(parts: Parts) -> dict[str, Counter[str]]:
+    """Returns how many requests run and wait, by adapter."""
+    found: dict[str, Counter[str]] = {"running": Counter(), "waiting": Counter()}
+    for request in list(parts.core.scheduler.requests):  # the step loop changes them meanwhile
+        if (adapter := request.parameters.adapter) is not None:
+            found["running" if request.num_running else "waiting"][adapter.name] += 1
+    return found
+
+
+def _adapter_requests(parts: Parts) -> Mapping[tuple[str, str], float]:
+    by_state = _requests_by_adapter(parts)
+    shown = dict(sum(by_state.values(), Counter[str]()).most_common(MOST_NAMES))
+    found: Counter[tuple[str, str]] = Counter()
+    for state, counts in by_state.items():
+        for name, number in counts.items():
+            found[name if name in shown else OTHERS, state] += number
+    return found
+
+
+def _lora_requests_info(parts: Parts) -> Mapping[tuple[str, ...], float]:
+    """Returns the time by vLLM's labels: a step may have an adapter for each row. Of adapters, those with the
+    most requests, as many as rows."""
+    most = parts.core.scheduler.num_rows
+    names = [
+        ",".join(sorted(name for name, _ in counts.most_common(most)))
+        for counts in _requests_by_adapter(parts).values()
+    ]
+    return {(str(most), *names): time.time()}
 
 
 READINGS: tuple[Reading[Parts], ...] = (
@@ -180,6 +212,43 @@ READINGS: tuple[Reading[Parts], ...] = (
         _tenants,
     ),
     Reading(
+        _gauge("pagewire_core_adapters_named", "Adapters that requests can name."),
+        lambda parts: len(parts.core.adapter_names),
+    ),
+    Reading(
+        _gauge("pagewire_core_adapters_loaded", "Adapters in the worker's memory."),
+        lambda parts: len(parts.core.adapters),
+    ),
+    Reading(
+        _gauge("pagewire_core_adapter_bytes", "Bytes of --lora-memory, by state: used and free.", "state"),
+        lambda parts: {
+            "used": parts.core.adapters.num_bytes,
+            "free": max(parts.core.adapters.capacity - parts.core.adapters.num_bytes, 0),
+        },
+    ),
+    Reading(
+        _gauge(
+            "pagewire_core_adapter_requests",
+            "Requests in flight that have an adapter, by adapter and whether they run; the adapters with the"
+            " most, and all others.",
+            "adapter",
+            "state",
+        ),
+        _adapter_requests,
+    ),
+    Reading(
+        _counter(
+            "pagewire_core_adapter_loads_total", "Adapters that were loaded, or could not be.", "outcome"
+        ),
+        lambda parts: {"loaded": parts.core.adapters.num_loaded, "failed": parts.core.adapters.num_failed},
+    ),
+    Reading(
+        _counter(
+            "pagewire_core_adapter_evictions_total", "Adapters that were dropped to make room for others."
+        ),
+        lambda parts: parts.core.adapters.num_dropped,
+    ),
+    Reading(
         _gauge("pagewire_worker_weight_bytes", "Bytes of the model's weights."),
         lambda parts: parts.ready.model.weight_bytes,
     ),
@@ -197,6 +266,17 @@ READINGS: tuple[Reading[Parts], ...] = (
             "used": parts.core.scheduler.swap.num_blocks - parts.core.scheduler.swap.num_free,
             "free": parts.core.scheduler.swap.num_free,
         },
+    ),
+)
+
+VLLM_READINGS: tuple[Reading[Parts], ...] = (
+    Reading(
+        _gauge(
+            f"{PREFIX}lora_requests_info",
+            "Unix time; adapters of a step at most, and those of requests that run and that wait.",
+            *("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+        ),
+        _lora_requests_info,
     ),
 )
 

@@ -34,6 +34,7 @@ from pagewire.v1.admin_pb2 import Parallelism
 log = logging.getLogger(__name__)
 
 _CANNOT_START = "cannot start the engine core"
+_DEFAULT_MAX_LORAS = 8
 
 
 def check_config(config: EngineConfig) -> None:
@@ -124,6 +125,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
         cache_secret=secrets.token_bytes(32),
+        max_loras=config.max_loras or (_DEFAULT_MAX_LORAS if config.lora or config.lora_folder else 0),
     )
 
 
@@ -150,6 +152,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         burst_seconds=config.burst_ms / 1000
         if ready.takes_bursts and config.tensor_parallel_size == 1
         else 0.0,
+        max_adapters_per_step=ready.model.max_adapters_per_step,
         whole_prompts=ready.model.whole_prompts,
     )
 

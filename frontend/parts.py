@@ -19,6 +19,7 @@ from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.classifier import Classifier
 from frontend.streams.generator import Generator
 from frontend.streams.pooling import ContinuationScorer, Embedder, PromptPooler
+from frontend.streams.scorer import Scorer
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import make_tracer
 from pagewire import __version__
@@ -47,7 +48,8 @@ class FrontendParts:
     generator: Generator
     embedder: Embedder
     classifier: Classifier
-    scorer: ContinuationScorer
+    scorer: Scorer
+    continuation_scorer: ContinuationScorer
     start_time: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -84,6 +86,7 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
         PromptProcesses(config),
         answers=model.answers,
         serves_others=limits.serves_others,
+        pair_template=None if model.scoring is None else model.scoring.template,
     )
     engine = _make_engine_client(config, state)
     generator = Generator(config, model, prompts, engine, limits, counters, tracer)
@@ -104,7 +107,8 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
         generator=generator,
         embedder=Embedder(generator, pooler),
         classifier=Classifier(generator, pooler),
-        scorer=ContinuationScorer(generator),
+        scorer=Scorer(generator, pooler),
+        continuation_scorer=ContinuationScorer(generator),
     )
 
 

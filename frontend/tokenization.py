@@ -18,7 +18,7 @@ async def tokenized(
 ) -> AsyncIterator[list[TokenizedPrompt]]:
     """Yields the prompts of a request, whose bytes count as being tokenized within the block. Raises
     ServiceError."""
-    parts.model.check_name(request.model)
+    await parts.generator.check_model(request.model, caller)
     size = request.ByteSize()
     check = partial(check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
     await parts.large_messages.run(check, size, caller)
@@ -33,7 +33,7 @@ async def detokenized(
     parts: FrontendParts, request: tokenizer_pb2.DetokenizeRequest, caller: Caller
 ) -> list[str]:
     """Returns the texts of a request's sequences. Raises ServiceError."""
-    parts.model.check_name(request.model)
+    await parts.generator.check_model(request.model, caller)
     skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
 
     def decode() -> list[str]:

@@ -54,10 +54,11 @@ ACTIVATIONS = {
     **dict.fromkeys(_SILU, (1.0, 0.0)),
     **dict.fromkeys(_GELU_TANH, (_LINEAR, 0.044715 * _LINEAR)),
     "quick_gelu": (1.702, 0.0),
+    "gelu": (0.0, 1.0),
     "relu": (0.0, 0.0),
 }
 """The linear and the cubic factor of kernels.cpu.elementwise.activations, by the names of
-kernels.ops.layers.activation; (0, 0) stands for relu."""
+kernels.ops.layers.activation; (0, 0) stands for relu, and (0, 1) for gelu."""
 
 
 def _address(x: torch.Tensor | None) -> int:
@@ -262,8 +263,8 @@ class CpuOps(CpuStateOps):
     def gated_activation(self, gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
         if name in _SILU:
             return self._gated(self.rows.silu, partial(GatedSiluRecord, factor=factor), gate_up)
-        if name in _GELU_TANH and factor == 1:
-            return self._gated(self.rows.gelu, GatedGeluRecord, gate_up)
+        if name in (*_GELU_TANH, "gelu") and factor == 1:
+            return self._gated(self.rows.gelu, partial(GatedGeluRecord, exact=name == "gelu"), gate_up)
         return super().gated_activation(gate_up, name, factor)
 
     def clamped_swiglu(self, gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:

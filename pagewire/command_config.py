@@ -195,6 +195,27 @@ class ExplainConfig(ClientConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdaptersConfig(ClientConfig):
+    """`pagewire adapters`: lists, loads and unloads LoRA adapters, with an admin's token."""
+
+    action: Literal["list", "load", "unload"] = flag(
+        "list", "list, load or unload; default: list", positional=True, metavar="list|load|unload"
+    )
+    name: str = flag("", "name of the adapter", positional=True, metavar="NAME")
+    folder: str = flag(
+        "",
+        "load: its folder on the engine's host, absolute or below --lora-folder; default: the subfolder NAME",
+        positional=True,
+        metavar="FOLDER",
+    )
+    pinned: bool = flag(False, "load: it stays loaded while no request has it", common=True)
+    tenant: tuple[str, ...] = flag(
+        (), "load: a tenant that may use it; may be repeated; default: all", common=True, metavar="NAME"
+    )
+    json: bool = flag(False, "list, load: one line of JSON, instead of a table", common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DocsConfig:
     """`pagewire docs`: prints where the pages of this documentation are."""
 

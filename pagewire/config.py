@@ -251,6 +251,18 @@ class FrontendConfig(ModelConfig):
     chat_template: str = flag(
         "", "file with a chat template to use instead of the checkpoint's", metavar="FILE"
     )
+    score_template: str = flag(
+        "",
+        "template that makes one prompt of a query and a document: a file, or qwen3-reranker,"
+        " bge-reranker-v2-gemma or mxbai-rerank-v2; default: the checkpoint's, or by its name",
+        metavar="FILE",
+    )
+    score_tokens: str = flag(
+        "",
+        "tokens for and against relevance, such as yes,no; or one, whose logit alone counts; default: as the"
+        " model that --score-template names, or the checkpoint's name",
+        metavar="YES,NO",
+    )
     tool_format: str = flag(
         "auto", "how the model writes tool calls; auto: as its checkpoint says", metavar="NAME"
     )
@@ -396,6 +408,13 @@ class EngineConfig(ModelConfig):
         at_least=0,
         at_most=1 << 20,
         metavar="GIB",
+    )
+    max_loras: int = flag(
+        0,
+        "most adapters in one step on a GPU: requests with others wait for their turn; 0: 8 where there is"
+        " --lora or --lora-folder",
+        at_least=0,
+        at_most=MAX_COUNT,
     )
     gpu_memory_utilization: float = flag(0.9, "share of the GPU's memory to use", at_least=0.05, at_most=1)
     swap_space: float = flag(

@@ -3,10 +3,11 @@
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, Unpack, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 import grpc
+from google.protobuf import message as protobuf
 from tqdm import tqdm
 
 from pagewire import flags
@@ -22,21 +23,25 @@ from pagewire_client.params import (
     generate_request,
     output_parser,
     prompts_of,
+    to_prompt,
     to_prompts,
 )
-from pagewire_client.results import Generation
+from pagewire_client.results import Classes, Generation, classes
 from pagewire_client.transport import channel
 from pagewire_client.transport.exchange import Command
 from pagewire_client.transport.multiplex import Multiplex
 from pagewire_client.transport.recovery import Recovery
 
+Q = TypeVar("Q", bound=protobuf.Message)
+R = TypeVar("R", bound=protobuf.Message)
 Prompts = PromptLike | Iterable[PromptLike]
+Inputs = Sequence[prompt_pb2.Prompt]
 Conversations = Sequence[Message] | Iterable[Sequence[Message]]
 Params = SamplingParams | Sequence[SamplingParams] | None
 _AHEAD = 2
 """Requests in flight per sequence that can run, so that the engine's queue never runs dry."""
 _INPUTS_PER_CALL = 256
-"""Of an Embed call: enough to fill the engine's steps, few enough to be computed again."""
+"""Of a call that pools: enough to fill the engine's steps, few enough to be computed again."""
 _PAUSE_S = 0.2
 """Between two attempts while the service restarts what has died."""
 _NO_BOUNDS = {
@@ -190,9 +195,39 @@ class LLM:
         dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
         progress: show a progress bar. Raises RpcError, also where the model makes no embeddings.
         """
-        self._check_owner()
-        options = {"dimensions": dimensions, "normalize": normalize}
-        return _embed_all(self._channel, self._service, to_prompts(inputs), progress, **options)
+
+        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
+            return pooling_pb2.EmbedRequest(inputs=part, dimensions=dimensions, normalize=normalize)
+
+        responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request)
+        return [list(each.values) for response in responses for each in response.embeddings]
+
+    def classify(self, inputs: Prompts, *, progress: bool = True) -> Classes:
+        """Returns the classes of one input, or of several; otherwise as embed()."""
+
+        def request(part: Inputs) -> pooling_pb2.ClassifyRequest:
+            return pooling_pb2.ClassifyRequest(inputs=part)
+
+        found = list(map(classes, self._pool(channel.CLASSIFY, to_prompts(inputs), progress, request)))
+        rows = [row for each in found for row in each.probabilities]
+        return Classes(found[0].labels if found else [], rows)
+
+    def score(
+        self, query: PromptLike, documents: Prompts, *, instruction: str = "", progress: bool = True
+    ) -> list[float]:
+        """Returns the relevance of one document, or of several, to a query, in the order of the documents.
+
+        instruction: what makes a document relevant, for templates that have it. Otherwise as embed().
+        """
+        asked = to_prompt(query)
+
+        def request(part: Inputs) -> pooling_pb2.ScoreRequest:
+            return pooling_pb2.ScoreRequest(query=asked, documents=part, instruction=instruction)
+
+        scores: list[float] = []
+        for response in self._pool(channel.SCORE, to_prompts(documents), progress, request):
+            scores += [each.score for each in sorted(response.scores, key=lambda each: each.index)]
+        return scores
 
     def close(self) -> None:
         """Stops the service. Does nothing in a forked process."""
@@ -226,6 +261,22 @@ class LLM:
         finally:
             bar.close()
         return [request.error or request.generation for request in requests]
+
+    def _pool(
+        self,
+        method: channel.Method[Q, R],
+        inputs: Inputs,
+        progress: bool,
+        request: Callable[[Inputs], Q],
+    ) -> Iterator[R]:
+        """Yields the responses of calls with a bounded number of inputs. request: makes that of some inputs.
+        Raises RpcError."""
+        self._check_owner()
+        with tqdm(total=len(inputs), unit="input", dynamic_ncols=True, disable=not progress) as bar:
+            for start in range(0, len(inputs), _INPUTS_PER_CALL):
+                part = inputs[start : start + _INPUTS_PER_CALL]
+                yield _answer(self._channel, self._service, method, request(part))
+                bar.update(len(part))
 
     def _check_owner(self) -> None:
         if os.getpid() != self._owner:
@@ -298,33 +349,12 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     return ServeConfig(**values)
 
 
-def _embed_all(
-    connection: grpc.Channel,
-    service: Service,
-    inputs: Sequence[prompt_pb2.Prompt],
-    progress: bool,
-    **options: Any,
-) -> list[list[float]]:
-    """Returns a vector per input, by calls with a bounded number of them. options: fields of the request.
-    Raises RpcError."""
-    vectors: list[list[float]] = []
-    with tqdm(total=len(inputs), unit="input", dynamic_ncols=True, disable=not progress) as bar:
-        for start in range(0, len(inputs), _INPUTS_PER_CALL):
-            request = pooling_pb2.EmbedRequest(inputs=inputs[start : start + _INPUTS_PER_CALL], **options)
-            response = _embed(connection, service, request)
-            vectors += [list(embedding.values) for embedding in response.embeddings]
-            bar.update(len(response.embeddings))
-    return vectors
-
-
-def _embed(
-    connection: grpc.Channel, service: Service, request: pooling_pb2.EmbedRequest
-) -> pooling_pb2.EmbedResponse:
+def _answer(connection: grpc.Channel, service: Service, method: channel.Method[Q, R], request: Q) -> R:
     """Calls until there is an answer, or the service has ended. Raises RpcError."""
-    call = connection.unary_unary(channel.EMBED.path, **channel.EMBED.codec)
+    call = connection.unary_unary(method.path, **method.codec)
     while True:
         try:
-            response: pooling_pb2.EmbedResponse = call(request)
+            response: R = call(request)
             return response
         except grpc.RpcError as caught:
             error = from_grpc(caught)

@@ -86,6 +86,7 @@ _PARTS = {
     "deltas": "gated delta nets in {} of {} layers of the tests",
     "embedding_scale": "scaled embeddings",
     "experts": "experts",
+    "first_norm": "no norm before the first attention",
     "gated": "plain feed-forward",
     "head_norms": "norms of queries and keys ({})",
     "latent": "latent attention",

@@ -191,6 +191,9 @@ CONFIG_CLASSES = {
 _ENCODER = _COMMON | _SHAPE | {"intermediate_size": 80, "initializer_range": 0.1}
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", _ENCODER),
+    "roberta": ("Roberta", _ENCODER | {"type_vocab_size": 1, "pad_token_id": 1}),
+    "xlm_roberta": ("XLMRoberta", _ENCODER | {"type_vocab_size": 1, "pad_token_id": 1}),
+    "modern_bert": ("ModernBert", _ENCODER | {"local_attention": 16}),
     "embedding_gemma": (
         "Gemma3Text",
         {"use_bidirectional_attention": True, "sliding_window": 9, "layer_types": _ALTERNATING}

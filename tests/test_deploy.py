@@ -272,6 +272,7 @@ def known_metrics() -> set[str]:
 WORDS = """
 sum count rate increase changes absent histogram_quantile or unless offset by
 le time instance job reason phase outcome state kind method position
+adapter
 """
 """Of expressions, and labels."""
 

@@ -169,7 +169,8 @@ SEAMS = {
     },
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
-        *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
+        *("frontend.streams.request_spec", "frontend.streams.scorer", "frontend.streams.stream"),
+        "frontend.templates.chat_template",
         *("frontend.templates.conversation", "frontend.tokenization", "frontend.validation.requests"),
         *("frontend.validation.rules", "frontend.vectors", "pagewire", "pagewire.host.addresses"),
         *("pagewire.ipc.columns", "pagewire.v1"),
@@ -177,7 +178,8 @@ SEAMS = {
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
         *("frontend.inspector", "frontend.parts", "frontend.telemetry.counters"),
-        *("pagewire", "pagewire.host.addresses", "pagewire.telemetry.figures", "pagewire.v1"),
+        *("pagewire", "pagewire.host.addresses", "pagewire.internal.v1", "pagewire.telemetry.figures"),
+        "pagewire.v1",
     },
 }
 """What a package may import of the product: modules, and all modules of a folder."""

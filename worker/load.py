@@ -59,6 +59,7 @@ def make_ready(
             adapters_caveat=""
             if executor.takes_adapters
             else "adapters need a model of one of pagewire's families, on a CPU",
+            max_adapters_per_step=model.max_adapters_per_step,
             implementation=config.implementation,
             embedding_size=config.state_size,
             head_sizes=executor.head_sizes,

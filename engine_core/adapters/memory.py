@@ -10,7 +10,7 @@ first, and dropped if there is no room for it.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
@@ -55,7 +55,7 @@ class AdapterMemory:
         held: Iterable[AdapterLoaded] = (),
     ) -> None:
         """capacity: bytes. held: what an adopted worker has."""
-        self._scheduler, self._worker, self._sources, self._capacity = scheduler, worker, sources, capacity
+        self._scheduler, self._worker, self._sources, self.capacity = scheduler, worker, sources, capacity
         self.pinned: frozenset[bytes] = frozenset()
         """Digests of adapters that stay loaded while no request has them."""
         self.on_lost: Callable[[bytes], None] = lambda digest: None
@@ -72,6 +72,8 @@ class AdapterMemory:
         self._is_due = False
         self._was_ordered = False  # the last load that began
         self._num_ended = 0
+        self.num_loaded = self.num_failed = self.num_dropped = 0
+        """Loads that succeeded and that did not, and adapters that made room for others, since the start."""
 
     @property
     def is_loading(self) -> bool:
@@ -89,12 +91,10 @@ class AdapterMemory:
     def __len__(self) -> int:
         return len(self._loaded)
 
-    def uses(self, digest: bytes) -> int:
-        """Returns how many requests in flight have an adapter. Cost: all requests."""
-        return sum(
-            each.parameters.adapter is not None and each.parameters.adapter.digest == digest
-            for each in self._scheduler.requests
-        )
+    def uses(self) -> Counter[bytes]:
+        """Returns how many requests in flight have an adapter, by digest. Cost: all requests."""
+        adapters = (each.parameters.adapter for each in self._scheduler.requests)
+        return Counter(adapter.digest for adapter in adapters if adapter is not None)
 
     def prepare(self, request: Request) -> bool:
         """Returns whether the request's adapter is loaded, if it has one; has it loaded otherwise. Raises
@@ -159,7 +159,7 @@ class AdapterMemory:
 
     def _begin_ordered(self) -> None:
         if self._ordered and self._loading is None:
-            self._begin(self._ordered.popleft(), self._capacity - self._size_of(self.pinned))
+            self._begin(self._ordered.popleft(), self.capacity - self._size_of(self.pinned))
 
     def _grant(self) -> None:
         """Grants adapters that are loaded, in their order, and begins to load the first that is not."""
@@ -172,7 +172,7 @@ class AdapterMemory:
                     self._is_full = not self._make_room(self._sizes.get(digest, 0))
                     if not self._is_full:
                         load = _Load(next(self._numbers), source, digest, [])
-                        self._begin(load, self._capacity - self._size_of(self.pinned - {digest}))
+                        self._begin(load, self.capacity - self._size_of(self.pinned - {digest}))
                     return
             else:
                 self._granted.add(digest)
@@ -191,11 +191,13 @@ class AdapterMemory:
         self._loading, self._is_due = None, True
         self._sources.end(load.source)
         if answer.problem:
+            self.num_failed += 1
             if load.digest in self._wanted:
                 del self._wanted[load.digest]
                 self._failed[load.digest] = f"cannot be loaded any more: {answer.problem}"
                 self.on_lost(load.digest)
         else:
+            self.num_loaded += 1
             self._sizes[answer.digest] = answer.bytes
             fits = answer.digest in self._loaded or self._make_room(answer.bytes)
             self._loaded[answer.digest] = None
@@ -208,11 +210,12 @@ class AdapterMemory:
         """Drops what was used least recently, as far as it must and may; returns whether there is room."""
         used = self._scheduler.requests and self._used()
         for digest in list(self._loaded):
-            if self.num_bytes + size <= self._capacity:
+            if self.num_bytes + size <= self.capacity:
                 break
             if digest not in self.pinned and digest not in used:
+                self.num_dropped += 1
                 self.drop(digest)
-        return self.num_bytes + size <= self._capacity
+        return self.num_bytes + size <= self.capacity
 
     def _used(self) -> set[bytes]:
         """Returns the digests that requests have which may have begun."""

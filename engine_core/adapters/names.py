@@ -29,6 +29,9 @@ class AdapterNames:
         self._unloading: list[tuple[NamedAdapter, Answer]] = []
         memory.on_lost = self._lost
 
+    def __len__(self) -> int:
+        return len(self._named)
+
     @property
     def is_unloading(self) -> bool:
         """Whether an unload() is not answered yet."""
@@ -63,11 +66,9 @@ class AdapterNames:
         """Drops adapters that are unloaded and that no request has any more. To be called in every step."""
         if not self._unloading:
             return
-        kept = {each.digest for each in self._named.values()}
+        kept, uses = {each.digest for each in self._named.values()}, self._memory.uses()
         for unloaded in [
-            each
-            for each in self._unloading
-            if each[0].digest in kept or not self._memory.uses(each[0].digest)
+            each for each in self._unloading if each[0].digest in kept or not uses[each[0].digest]
         ]:
             self._unloading.remove(unloaded)
             adapter, answer = unloaded
@@ -79,8 +80,10 @@ class AdapterNames:
         """Returns all named adapters. with_use: also whether they are loaded, and how many requests have
         them."""
         table = AdapterTable(epoch=self._epoch, adapters=[self._named[name] for name in sorted(self._named)])
-        for each in table.adapters if with_use else ():
-            each.loaded, each.requests = each.digest in self._memory, self._memory.uses(each.digest)
+        if with_use:
+            uses = self._memory.uses()
+            for each in table.adapters:
+                each.loaded, each.requests = each.digest in self._memory, uses[each.digest]
         return table
 
     def _check(self, wanted: NamedAdapter) -> None:

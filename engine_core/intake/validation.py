@@ -19,7 +19,7 @@ from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import AdapterUse, RowParameters
-from pagewire.internal.v1.engine_pb2 import AddRequest, Pooling, PoolingType
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, AddRequest, Pooling, PoolingType
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.limits import (
@@ -41,6 +41,8 @@ MAX_TENANT_BYTES = 256
 MAX_ID_BYTES = 1024
 """Length of ids, which the core keeps and logs. Those that frontends generate are shorter."""
 MAX_DIGEST_BYTES = 64
+MAX_CHOSEN_LOGITS = 8
+"""Of Pooling.token_ids."""
 MAX_DISCONNECT_GRACE_MS = 60_000
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Range of a tenant's weight."""
@@ -314,6 +316,11 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
     size = sizes[pooling.head] if pooling.head < len(sizes) else 0
     if not size:
         raise Refused("pooling.head", "is not one of the worker's", "FEATURE_UNSUPPORTED")
+    ids = pooling.token_ids
+    if ids and (pooling.type != POOLING_TYPE_LAST or pooling.head or pooling.dimensions or pooling.normalize):
+        raise Refused("pooling.token_ids", "have logits, which nothing more is made of")
+    if len(ids) > MAX_CHOSEN_LOGITS or max(ids, default=0) >= limits.vocab_size:
+        raise Refused("pooling.token_ids", f"must be at most {MAX_CHOSEN_LOGITS} ids of the vocabulary")
     if pooling.dimensions > size:
         raise Refused("dimensions", f"must be at most {size}")
     if message.sampling.n != 1 or message.stopping.max_tokens != 1:

@@ -7,7 +7,7 @@ queued: to ask the cache again for all waiting sequences would cost a lookup for
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from engine_core.errors import InvariantError
@@ -15,6 +15,8 @@ from engine_core.request import Request, Sequence
 
 FAIR, FIRST_COME = "fair", "fcfs"
 """Names of --policy."""
+LOOK_AHEAD = 256
+"""Sequences, of each tenant where the policy tells them apart, at which look_ahead() stops."""
 
 
 class Ahead(NamedTuple):
@@ -53,6 +55,11 @@ class WaitingQueue(ABC):
     @abstractmethod
     def head(self) -> Sequence | None:
         """Returns the sequence that is next."""
+
+    @abstractmethod
+    def look_ahead(self) -> Iterator[Sequence]:
+        """Iterates over the sequences that are next, about in the order in which they are: where many wait,
+        over some of them."""
 
     @abstractmethod
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
@@ -129,6 +136,9 @@ class FirstComeQueue(WaitingQueue):
 
     def head(self) -> Sequence | None:
         return next(iter(self._queue), None)
+
+    def look_ahead(self) -> Iterator[Sequence]:
+        return islice(self._queue, LOOK_AHEAD)
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
         self._queue[sequence] = uncached = sequence.num_tokens - num_cached_tokens

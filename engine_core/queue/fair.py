@@ -23,7 +23,7 @@ from itertools import islice
 from math import inf
 
 from engine_core.errors import InvariantError
-from engine_core.queue.base import Ahead, Share, WaitingQueue, check_counts, rows_of
+from engine_core.queue.base import LOOK_AHEAD, Ahead, Share, WaitingQueue, check_counts, rows_of
 from engine_core.queue.token_counters import EQUAL, Tenant, Tenants, Weights
 from engine_core.request import Request, Sequence
 
@@ -125,6 +125,10 @@ class _Class:
             line.entry = entry
             heapq.heapreplace(heap, entry)
 
+    def next_lines(self) -> list[_Line]:
+        """Returns lines in their order; where there are many, the first one and some others."""
+        return sorted({self.first(), *islice(self.lines.values(), _SAMPLED_LINES)}, key=self._entry)
+
     def move_up(self, line: _Line) -> None:
         """Updates the heap for a line that is new, or whose entry may have become smaller."""
         entry = self._entry(line)
@@ -182,6 +186,11 @@ class FairQueue(WaitingQueue):
         if not self._priorities:
             return None
         return self._classes[self._priorities[0]].first().first()[-1]
+
+    def look_ahead(self) -> Iterator[Sequence]:
+        for priority in self._priorities:
+            for line in self._classes[priority].next_lines():
+                yield from islice(line.entries, LOOK_AHEAD)
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
         request = sequence.request

@@ -199,16 +199,17 @@ class RecordedScheduler(Scheduler):
             "n": len(request.sequences),
             "min_tokens": request.parameters.min_tokens,
             "has_grammar": bool(grammar),
-            "content_hashes": {
-                at: blake2b(content, digest_size=16, key=self._key).hexdigest()
-                for at, content in request.content_hashes.items()
-            },
+            "content_hashes": {at: self._hash(content) for at, content in request.content_hashes.items()},
+            "adapter": self._hash(request.parameters.adapter.digest) if request.parameters.adapter else "",
             "suspect": self._suspects.get(request.key, 0),
             "prompt_logprobs_start": 0 if pending is None else pending.next,
             "pooling_type": 0 if pooling is None else pooling.type,
             "num_beam_results": 0 if search is None else search.num_results,
             "num_beam_candidates": 0 if search is None else search.num_candidates,
         }
+
+    def _hash(self, content: bytes) -> str:
+        return blake2b(content, digest_size=16, key=self._key).hexdigest()
 
     def _record_ends(self, request: Request) -> None:
         """Records the sequences of a request that have ended since the last call."""

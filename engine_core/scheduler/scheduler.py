@@ -33,6 +33,7 @@ from engine_core.request import FinishReason, Request, Sequence
 from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.scheduler.outputs.prompt_logprobs import PromptLogprobs
+from engine_core.scheduler.planning.adapter_slots import TURN
 from engine_core.scheduler.planning.step_batch import Batch
 from engine_core.scheduler.planning.step_planner import StepPlanner
 from engine_core.scheduler.request_ends import FaultIsolation, RequestEnds, followers_first
@@ -68,12 +69,15 @@ class Scheduler:
         share_rows: bool = False,
         state_checkpoints: int = 0,
         burst_seconds: float = 0.0,
+        max_adapters_per_step: int = 0,
+        adapter_turn: int = TURN,
         whole_prompts: bool = False,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
-        RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts. whole_prompts: see
-        StepPlanner; needs prefix_cache = False and num_host_blocks = 0."""
+        RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts. max_adapters_per_step,
+        adapter_turn: see AdapterSlots. whole_prompts: see StepPlanner; needs prefix_cache = False and
+        num_host_blocks = 0."""
         assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
@@ -103,6 +107,8 @@ class Scheduler:
             preempt_rows=preempt_rows,
             share_rows=share_rows,
             burst_seconds=burst_seconds,
+            max_adapters_per_step=max_adapters_per_step,
+            adapter_turn=adapter_turn,
             whole_prompts=whole_prompts,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
@@ -212,6 +218,7 @@ class Scheduler:
             batch.budget,
             isolates=self.quarantine.isolates,
             rows_needed=self.planner.admission.rows_needed,
+            lacks_slot=self.planner.adapter_slots.are_short,
         )
         sampling = batch.write_columns(plan)
         if plan.rows:
@@ -257,3 +264,4 @@ class Scheduler:
             raise InvariantError("sequences wait while nothing runs")
         pending = Counter(sequence for step in self.in_flight for sequence in step.sampling)
         check_sequences(self.states, pending)
+        self.planner.adapter_slots.check_invariants()

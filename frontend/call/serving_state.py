@@ -85,9 +85,10 @@ class ServingState:
         self._drains = self._closes = True
         self._notify()
 
-    async def changed(self) -> None:
-        """Waits for the next change. There must be no await between reading the state and this call."""
-        await self._changed.wait()
+    def changed(self) -> Coroutine[Any, Any, object]:
+        """Returns a coroutine that waits for the next change after this call, also if a task runs it later.
+        There must be no await between reading the state and this call."""
+        return self._changed.wait()
 
     async def unless_closed(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Returns the result of a coroutine, which is cancelled when the shutdown begins first. Raises

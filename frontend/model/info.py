@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
-from frontend.errors import ModelNotFound, Unsupported
+from frontend.errors import Unsupported
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
+from frontend.model.scoring_config import PairScoring, read_scoring
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
@@ -81,6 +82,8 @@ class ModelInfo:
     """How prompts are embedded; None: they are not."""
     classes: Classes | None = None
     """How prompts are classified; None: they are not."""
+    scoring: PairScoring | None = None
+    """How prompts of pairs are scored; None: they are not."""
     generates: bool = True
     """False for an encoder, and for a checkpoint without an output head."""
 
@@ -96,10 +99,9 @@ class ModelInfo:
                 {"model": "does not generate: it is an encoder, or its checkpoint has no output head"}
             )
 
-    def check_name(self, name: str) -> None:
-        """Raises ModelNotFound unless a request for `name` means this model."""
-        if name and name not in self.names:
-            raise ModelNotFound(name)
+    def answering_name(self, asked: str) -> str:
+        """Returns the name in answers to a request with this `model`: this model's, or an adapter's."""
+        return self.name if asked in ("", *self.names) else asked
 
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
         """Returns the model's description for ModelService."""
@@ -112,6 +114,8 @@ class ModelInfo:
             capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
         if self.classes is not None:
             capabilities.append(model_pb2.CAPABILITY_CLASSIFY)
+        if embedding_size or self.scoring is not None:
+            capabilities.append(model_pb2.CAPABILITY_SCORE)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -249,6 +253,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         ),
         pooling=pooling,
         classes=classes,
+        scoring=read_scoring(config, text, fields, classes),
         generates=not reason and classes is None,
     )
 

@@ -27,7 +27,8 @@ MEMORY = 2 << 30
 def run(config: FrontendConfig) -> int:
     """Answers requests until standard input ends; returns the exit code."""
     model = load_model(config)
-    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers)
+    pairs = None if model.scoring is None else model.scoring.template
+    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs)
     limit_memory(MEMORY)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (request := _receive(source)) is not None:
@@ -45,6 +46,11 @@ def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader
         kind = request.WhichOneof("job")
         if kind == "prompt":
             return reader_pb2.ReadResponse(prompt=_read(request.prompt, reading))
+        if kind == "pair":
+            pair = reading.pair(request.pair)
+            return reader_pb2.ReadResponse(
+                prompt=reader_pb2.Reading(token_ids=pack_u32(pair.token_ids), truncated=pair.num_truncated)
+            )
         if kind == "answer_form":
             return reader_pb2.ReadResponse(grammar=reading.grammar(request.answer_form))
         if kind == "words":

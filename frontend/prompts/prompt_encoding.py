@@ -13,6 +13,7 @@ from frontend.answers.choice import AnswerFormats
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.control_tokens import ControlTokens
+from frontend.templates.pair_template import PairTemplate
 from frontend.templates.taint import Tainted
 from frontend.text.tokenizer import Encoding, Tokenizer
 from frontend.validation.requests import check_token_ids
@@ -31,6 +32,8 @@ MAX_TEXT = 2 << 20
 """Bytes of a text in TokenizerService."""
 BYTES_PER_ID = 4
 """Bytes that a token id counts for where bytes are limited."""
+_SLACK = 8
+"""Tokens by which a text in a prompt may be longer than by itself, where words are split at its ends."""
 _PIECE = 1 << 16
 """Token ids that are checked in one go: about 2 ms."""
 
@@ -59,12 +62,17 @@ class PromptEncoder:
     """A tokenizer and a chat template. Methods may be called from several threads."""
 
     def __init__(
-        self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, answers: AnswerFormats | None = None
+        self,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        answers: AnswerFormats | None = None,
+        pair_template: PairTemplate | None = None,
     ) -> None:
-        """answers: how the model writes them; None: as text."""
+        """answers: how the model writes them; None: as text. pair_template: None: no pairs are read."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._answers = answers
+        self._pair_template = pair_template
         self._control_tokens = ControlTokens(tokenizer)
 
     def grammar(self, form: reader_pb2.AnswerForm) -> str:
@@ -129,6 +137,33 @@ class PromptEncoder:
             offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
             num_truncated=len(encoding.token_ids) - sum(map(len, kept)),
         )
+
+    def pair(self, pair: reader_pb2.ReadPair) -> TokenizedPrompt:
+        """Tokenizes the prompt of a query and a document. Raises InvalidRequest."""
+        most, document = pair.max_model_len, pair.document.text
+        cut = 0
+        if pair.document.HasField("truncate_to"):
+            self._check_size(document, pair.path, "text", max(MIN_TEXT, BYTES_PER_TOKEN * most), None)
+            room = max(most - len(self._encode_pair(pair, "").token_ids) - _SLACK, 0)
+            room = min(room, pair.document.truncate_to)
+            encoding = self._tokenizer.encode(document, add_special_tokens=False, offsets=True)
+            cut = max(len(encoding.token_ids) - room, 0)
+            if cut and pair.document.truncation_side == prompt_pb2.TRUNCATION_SIDE_RIGHT:
+                document = document[: encoding.offsets[room][0]]
+            elif cut:
+                document = document[encoding.offsets[cut - 1][1] :]
+        token_ids = self._encode_pair(pair, document).token_ids
+        return TokenizedPrompt(array("I", token_ids), num_truncated=cut)
+
+    def _encode_pair(self, pair: reader_pb2.ReadPair, document: str) -> Encoding:
+        """Models that take the two texts in their tokenizer's form of pairs would do so here."""
+        assert self._pair_template is not None
+        text = self._pair_template.render(pair.query, document, pair.instruction, pair.path)
+        most = pair.max_model_len
+        self._check_size(text, pair.path, "text", max(MIN_TEXT, BYTES_PER_TOKEN * most), most)
+        encoding = self._control_tokens.encode(text, add_special_tokens=False)
+        assert encoding is not None  # no offsets are requested
+        return encoding
 
     def _read_chat(
         self, prompt: prompt_pb2.Prompt, path: str, max_bytes: int, limit: int | None, offsets: bool

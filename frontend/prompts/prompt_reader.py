@@ -22,6 +22,7 @@ from frontend.prompts.embeddings import read_embeddings
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.pair_template import PairTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.validation.json_objects import num_values
 from frontend.validation.rules import Limits
@@ -90,10 +91,12 @@ class PromptReader:
         clock: Callable[[], float] = monotonic,
         answers: AnswerFormats | None = None,
         serves_others: Callable[[str], bool] = lambda tenant: False,
+        pair_template: PairTemplate | None = None,
     ) -> None:
-        """processes: for what threads should not do; None: threads do everything. answers: see PromptEncoder.
-        serves_others: whether tenants beside this one have calls, which have half of the threads."""
-        self._encoder = PromptEncoder(tokenizer, chat_template, answers)
+        """processes: for what threads should not do; None: threads do everything. answers, pair_template: see
+        PromptEncoder. serves_others: whether tenants beside this one have calls, which have half of the
+        threads."""
+        self._encoder = PromptEncoder(tokenizer, chat_template, answers, pair_template)
         self._grammars = GrammarCache()
         threads = self._num_threads = max(num_threads, 1)
         self._pool = self._make_pool()
@@ -133,12 +136,20 @@ class PromptReader:
         turn it takes at the threads and processes, here and below. Raises InvalidRequest."""
         most = limits.max_model_len
         read = await self.read(prompt, path, vocab_size=limits.vocab_size, max_model_len=most, tenant=tenant)
-        count = len(read.token_ids)
-        if count == 0:
-            raise InvalidRequest({path: "has no tokens"})
-        if count >= most + prompt_only:
-            raise ContextLengthExceeded(path, count, most)
-        return read
+        return _fitting(read, path, most + prompt_only - 1, most)
+
+    async def read_pair(self, pair: reader_pb2.ReadPair, tenant: str | None = None) -> TokenizedPrompt:
+        """Returns the prompt of a query and a document, of a model with a template for them. Raises
+        InvalidRequest."""
+        read = await self._do(
+            lambda: self._encoder.pair(pair),
+            lambda: reader_pb2.ReadRequest(pair=pair),
+            _read_prompt,
+            BYTES_PER_PART + pair.ByteSize(),
+            pair.path,
+            tenant,
+        )
+        return _fitting(read, pair.path, pair.max_model_len, pair.max_model_len)
 
     async def read(
         self,
@@ -249,6 +260,16 @@ class PromptReader:
 
     def _make_pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._num_threads, thread_name_prefix="tokenizer")
+
+
+def _fitting(read: TokenizedPrompt, path: str, most: int, max_model_len: int) -> TokenizedPrompt:
+    """Returns a prompt of 1 to `most` tokens. Raises InvalidRequest."""
+    count = len(read.token_ids)
+    if count == 0:
+        raise InvalidRequest({path: "has no tokens"})
+    if count > most:
+        raise ContextLengthExceeded(path, count, max_model_len)
+    return read
 
 
 def _weight(prompt: prompt_pb2.Prompt) -> int:

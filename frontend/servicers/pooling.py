@@ -2,7 +2,7 @@
 
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller
-from frontend.rpc.error_mapping import guarded, unimplemented
+from frontend.rpc.error_mapping import guarded
 from frontend.vectors import write_vector
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 
@@ -29,7 +29,16 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         await self._parts.prompts.run(write, current_caller().tenant, size)
         return response
 
-    Score = unimplemented("Score")
+    @guarded
+    async def Score(self, request: pooling_pb2.ScoreRequest, context: Context) -> pooling_pb2.ScoreResponse:
+        self._parts.state.require_open()
+        found = await self._parts.scorer.score(request, current_call(context))
+        response = pooling_pb2.ScoreResponse()
+        response.usage.prompt_tokens = found.prompt_tokens
+        response.usage.cached_prompt_tokens = found.cached_prompt_tokens
+        for document in found.documents:
+            response.scores.add(index=document.index, score=document.score)
+        return response
 
     @guarded
     async def Classify(
@@ -49,4 +58,4 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
     ) -> pooling_pb2.ScoreContinuationsResponse:
         self._parts.state.require_open()
-        return await self._parts.scorer.score(request, current_call(context))
+        return await self._parts.continuation_scorer.score(request, current_call(context))

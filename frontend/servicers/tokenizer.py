@@ -48,7 +48,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     @guarded
     async def GetTokenizer(self, request: tokenizer_pb2.GetTokenizerRequest, context: Context) -> None:
-        self._parts.model.check_name(request.model)
+        await self._parts.generator.check_model(request.model, current_caller())
         data, digest = await archive_of(self._parts)
         with self._parts.write_timeouts.writer(sender(context)) as writer:
             for start in range(0, len(data), CHUNK):

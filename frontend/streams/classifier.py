@@ -8,7 +8,7 @@ from frontend.call.call import Call
 from frontend.errors import Unsupported
 from frontend.model.info import limits_of
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import PromptPooler, StageTimes
+from frontend.streams.pooling import PromptPooler, StageTimes, inputs_of
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_classify
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
@@ -41,7 +41,7 @@ class Classifier:
     async def classify(self, request: pooling_pb2.ClassifyRequest, call: Call) -> Classified:
         """Classifies all inputs. Raises ServiceError."""
         generator = self._generator
-        generator.model.check_name(request.model)
+        adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
 
         def check() -> Classes:
@@ -51,7 +51,8 @@ class Classifier:
 
         classes, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
-        found = await self._pooler.pool(request, call, CallMode(one_message=True, pooling=pooling))
+        mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
+        found = await self._pooler.pool(request, call, mode, inputs_of(request))
         values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]
         tokens = found.prompt_tokens, found.cached_prompt_tokens
         return Classified(classes.labels, values, *tokens, found.times)

@@ -27,7 +27,7 @@ from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
-from frontend.streams.request_adapter import apply, named_by
+from frontend.streams.request_adapter import Request, apply, named_by
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.request_spec import (
@@ -52,10 +52,9 @@ from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.limits import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
-from pagewire.v1 import generation_pb2, pooling_pb2
+from pagewire.v1 import generation_pb2
 
 T = TypeVar("T")
-Request = generation_pb2.GenerateRequest | pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest
 log = logging.getLogger(__name__)
 
 
@@ -143,7 +142,14 @@ class Generator:
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
         """Returns the adapter that a request names, if it names one. Raises ServiceError."""
-        name, digest = named_by(request, self.model.names)
+        return await self._resolve(*named_by(request, self.model.names), caller)
+
+    async def check_model(self, name: str, caller: Caller) -> None:
+        """Raises ServiceError unless a name is empty, one of the model's, or that of an adapter that a caller
+        may use."""
+        await self._resolve("" if name in self.model.names else name, b"", caller)
+
+    async def _resolve(self, name: str, digest: bytes, caller: Caller) -> NamedAdapter | None:
         if not name:
             return None
         self.engine.require_known()

@@ -12,6 +12,7 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 import asyncio
 import secrets
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -23,15 +24,15 @@ from frontend.auth.caller import Caller, Terms
 from frontend.call.call import Call
 from frontend.call.turns import TenantTurns
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest, Unsupported
-from frontend.model.info import limits_of
+from frontend.model.info import ModelInfo, limits_of
 from frontend.model.pooling_config import PoolingDefaults
 from frontend.streams.generator import Generator
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.requests import check_continuations, check_embed
-from frontend.validation.rules import MAX_COUNT
-from pagewire.internal.v1 import engine_pb2
+from frontend.validation.rules import MAX_COUNT, Limits
+from pagewire.internal.v1 import engine_pb2, reader_pb2
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
 BESIDE_OTHERS = 4
@@ -42,7 +43,9 @@ _AHEAD = 2
 """Requests of one call in flight, per row of an engine: its queue never runs dry, nor fills up."""
 
 T = TypeVar("T")
-PoolingRequest = pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest
+PoolingRequest = pooling_pb2.EmbedRequest | pooling_pb2.ScoreRequest | pooling_pb2.ClassifyRequest
+Inputs = Items[tuple[str, prompt_pb2.Prompt | reader_pb2.ReadPair]]
+"""What a call pools, each with its path in the request."""
 GroupRequest = PoolingRequest | pooling_pb2.ScoreContinuationsRequest
 
 
@@ -98,7 +101,7 @@ class RequestGroup:
         return generation_pb2.GenerateRequest(
             request_id=self.request_ids[index],
             model=self.whole.model,
-            adapter=self.whole.adapter if isinstance(self.whole, pooling_pb2.EmbedRequest) else "",
+            adapter=getattr(self.whole, "adapter", ""),
             prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids)),
             sampling=generation_pb2.SamplingParams(temperature=0),
             stopping=generation_pb2.StoppingCriteria(max_tokens=0),
@@ -180,28 +183,29 @@ class Vectors:
     times: StageTimes
 
 
+def inputs_of(request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest) -> Inputs:
+    """Returns the inputs of a request."""
+    return [(f"inputs[{place}]", prompt) for place, prompt in enumerate(request.inputs)]
+
+
 class PromptPooler:
     """Pools the inputs of calls, each by a request to the engine."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator, self._groups = generator, RequestGroups(generator)
 
-    async def pool(self, request: PoolingRequest, call: Call, mode: CallMode) -> Vectors:
+    async def pool(self, request: PoolingRequest, call: Call, mode: CallMode, inputs: Inputs) -> Vectors:
         """Returns a vector per input of a validated request. mode: of each. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
         output = generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
-        with self._groups.open(request, call, len(request.inputs)) as group:
+        with self._groups.open(request, call, len(inputs)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
                 began, prompts = time.monotonic_ns(), []
-                for place, prompt in enumerate(request.inputs):
-                    path, tenant = f"inputs[{place}]", call.caller.tenant
-                    read = generator.prompts.read_for_generation(
-                        prompt, path, limits, tenant, prompt_only=True
-                    )
-                    prompts.append((await read).token_ids)
+                for path, given in inputs:
+                    prompts.append(await self._read(given, path, limits, call.caller.tenant))
                 tokenization = time.monotonic_ns() - began
             found = await self._groups.run(
                 group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
@@ -210,6 +214,16 @@ class PromptPooler:
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
         return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
+
+    async def _read(
+        self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None
+    ) -> "array[int]":
+        """Returns the tokens of an input."""
+        prompts = self._generator.prompts
+        if isinstance(given, reader_pb2.ReadPair):
+            return (await prompts.read_pair(given, tenant)).token_ids
+        read = await prompts.read_for_generation(given, path, limits, tenant, prompt_only=True)
+        return read.token_ids
 
 
 class Embedder:
@@ -223,28 +237,28 @@ class Embedder:
         generator = self._generator
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
-        defaults, size = self._require_pooling(welcome.model)
+        defaults, size = require_pooling(generator.model, welcome.model)
         check = partial(check_embed, request, limits_of(welcome, generator.config), size)
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(
             type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
         )
-        return await self._pooler.pool(
-            request, call, CallMode(one_message=True, pooling=pooling, adapter=adapter)
-        )
+        mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
+        return await self._pooler.pool(request, call, mode, inputs_of(request))
 
-    def _require_pooling(self, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
-        """Returns how the model pools, and the elements of a vector. Raises Unsupported."""
-        pooling = self._generator.model.pooling
-        if pooling is None:
-            problem = "makes no embeddings: its checkpoint does not say how, nor does --pooling-type"
-            raise Unsupported({"model": problem})
-        size = pooling.size(facts)
-        if not size:
-            what = "has not loaded its Dense modules (see its log)" if pooling.head else "cannot pool"
-            raise Unsupported({"model": f"makes no embeddings: its engine {what}"})
-        return pooling, size
+
+def require_pooling(model: ModelInfo, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
+    """Returns how a model pools, and the elements of a vector. Raises Unsupported."""
+    pooling = model.pooling
+    if pooling is None:
+        problem = "makes no embeddings: its checkpoint does not say how, nor does --pooling-type"
+        raise Unsupported({"model": problem})
+    size = pooling.size(facts)
+    if not size:
+        what = "has not loaded its Dense modules (see its log)" if pooling.head else "cannot pool"
+        raise Unsupported({"model": f"makes no embeddings: its engine {what}"})
+    return pooling, size
 
 
 def _read_vector(

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from frontend.errors import InvalidRequest
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
-from pagewire.v1.pooling_pb2 import EmbedRequest, ScoreContinuationsRequest
+from pagewire.v1.pooling_pb2 import (
+    ClassifyRequest,
+    EmbedRequest,
+    ScoreContinuationsRequest,
+    ScoreRequest,
+)
+
+Request = GenerateRequest | EmbedRequest | ScoreRequest | ClassifyRequest | ScoreContinuationsRequest
 
 
-def named_by(
-    request: GenerateRequest | EmbedRequest | ScoreContinuationsRequest, models: Sequence[str]
-) -> tuple[str, bytes]:
+def named_by(request: Request, models: Sequence[str]) -> tuple[str, bytes]:
     """Returns the name of a request's adapter, "" for none, and the digest of the one that its broken stream
     had. An adapter is named by `adapter`, or by a `model` that is none of the served models. Raises
     InvalidRequest."""
     model = "" if request.model in models else request.model
-    adapter = "" if isinstance(request, ScoreContinuationsRequest) else request.adapter
+    adapter = request.adapter if isinstance(request, GenerateRequest | EmbedRequest | ScoreRequest) else ""
     if model and adapter and model != adapter:
         raise InvalidRequest({"adapter": "must be that of model, or absent, where model names an adapter"})
     continuation = request.continuation if isinstance(request, GenerateRequest) else None

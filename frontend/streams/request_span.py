@@ -111,6 +111,8 @@ class RequestSpan:
         counters, usage = self._counters, stream.usage()
         counters.prompt_tokens += usage.prompt_tokens
         counters.cached_tokens += usage.cached_prompt_tokens
+        if stream.adapter:
+            counters.count_adapter(stream.adapter, usage.prompt_tokens, usage.completion_tokens)
         counters.request_prompt_tokens.observe(usage.prompt_tokens)
         counters.request_generated_tokens.observe(usage.completion_tokens)
         for name in _names(stream):

@@ -304,6 +304,11 @@ class Stream:
     def model(self) -> str:
         return self._header.model
 
+    @property
+    def adapter(self) -> str:
+        """The name of the request's adapter; empty: it has none."""
+        return self._header.adapter.name if self._header.adapter is not None else ""
+
     def usage(self) -> generation_pb2.Usage:
         """The request's token counts so far."""
         usage = generation_pb2.Usage(

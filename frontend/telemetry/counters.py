@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pagewire.telemetry.figures import (
+    MOST_NAMES,
+    OTHERS,
     REQUEST_SECONDS,
     TOKEN_SECONDS,
     TOKENS,
@@ -63,6 +65,16 @@ class Counters:
     generated_tokens: int = counter(
         "pagewire_frontend_generated_tokens_total", "Tokens that were sent to clients, counted by message."
     )
+    adapter_requests: Counter[str] = counters(
+        "pagewire_frontend_adapter_requests_total",
+        "Requests with an adapter that are over, unless they were refused; 20 adapters, and all others.",
+        "adapter",
+    )
+    adapter_tokens: Counter[tuple[str, str]] = counters(
+        "pagewire_frontend_adapter_tokens_total",
+        "Tokens of these requests: of prompts, and generated.",
+        *("adapter", "kind"),
+    )
     messages: int = counter(
         "pagewire_frontend_messages_total",
         "Messages that these were sent in.",
@@ -111,3 +123,16 @@ class Counters:
         "How much later than planned the event loop comes around, looked at four times a second.",
         TOKEN_SECONDS,
     )
+
+    def count_adapter(self, name: str, prompt_tokens: int, generated_tokens: int) -> None:
+        """Counts a request with an adapter. A further name than MOST_NAMES has the slot of the one with the
+        fewest requests, whose counts go to OTHERS: these only grow."""
+        requests, tokens = self.adapter_requests, self.adapter_tokens
+        if name not in requests and len(requests.keys() - {OTHERS}) >= MOST_NAMES:
+            least = min(requests.keys() - {OTHERS}, key=lambda each: (requests[each], each))
+            requests[OTHERS] += requests.pop(least)
+            for kind in ("prompt", "generated"):
+                tokens[OTHERS, kind] += tokens.pop((least, kind))
+        requests[name] += 1
+        tokens[name, "prompt"] += prompt_tokens
+        tokens[name, "generated"] += generated_tokens

@@ -25,6 +25,8 @@ MAX_PROMPTS = 1024
 """Prompts or sequences of one request to TokenizerService."""
 MAX_SCORED_BYTES = 2 << 20
 """Bytes of all continuations of one request."""
+MAX_PAIR_BYTES = 16 << 20
+"""Bytes of all pairs of one request, with the query and the instruction in each."""
 DTYPES = ("float32", "float16", "bfloat16")
 """Of raw elements."""
 MAX_VECTOR_VALUES = 1 << 23
@@ -139,6 +141,43 @@ def check_classify(request: pooling_pb2.ClassifyRequest, limits: Limits, num_lab
     findings.raise_any()
 
 
+def check_score(
+    request: pooling_pb2.ScoreRequest, limits: Limits, size: int, *, takes_instruction: bool
+) -> None:
+    """Checks a request to score. size: elements of an embedding; 0: a template makes a prompt of two texts.
+    takes_instruction: the template does. Raises InvalidRequest or Unsupported, naming the fields."""
+    findings = Findings()
+    count = _require_count("documents", request.documents)
+    _check_group(request, MAX_PROMPTS, limits, findings)
+    if request.HasField("top_n") and not request.top_n:
+        findings.add("top_n", "must be at least 1")
+    if request.instruction and not takes_instruction:
+        findings.unsupported["instruction"] = "is not used by this model"
+    inputs = [("query", request.query)]
+    inputs += ((f"documents[{place}]", prompt) for place, prompt in enumerate(request.documents))
+    for path, prompt in inputs:
+        findings.walk(prompt, path, "prompt", limits)
+        check_prompt(prompt, path, findings, may_be_empty=not size and path != "query")
+        kind = prompt.WhichOneof("kind")
+        if not size and kind not in (None, "text"):
+            findings.unsupported[f"{path}.{kind}"] = "is not served: a template makes one prompt of two texts"
+        if not size and prompt.HasField("add_special_tokens"):
+            findings.add(f"{path}.add_special_tokens", "has no meaning: a template writes them")
+    if not size and request.query.HasField("truncate_to"):
+        findings.add("query.truncate_to", "is not for queries: documents are truncated")
+    if size and (count + 1) * size > MAX_VECTOR_VALUES:
+        most = MAX_VECTOR_VALUES // size - 1
+        findings.add("documents", f"must be at most {most} with vectors of this size, not {count}")
+    shared = len(request.query.text.encode()) + len(request.instruction.encode())
+    pairs = count * shared + sum(len(prompt.text.encode()) for prompt in request.documents)
+    if not size and pairs > MAX_PAIR_BYTES:
+        problem = (
+            f"must be at most {MAX_PAIR_BYTES} bytes in all, each with query and instruction, not {pairs}"
+        )
+        findings.add("documents", problem)
+    findings.raise_any()
+
+
 def _check_inputs(
     request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest,
     limits: Limits,
@@ -157,7 +196,10 @@ def _check_inputs(
 
 
 def _check_group(
-    request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest | pooling_pb2.ScoreContinuationsRequest,
+    request: pooling_pb2.EmbedRequest
+    | pooling_pb2.ScoreRequest
+    | pooling_pb2.ClassifyRequest
+    | pooling_pb2.ScoreContinuationsRequest,
     most: int,
     limits: Limits,
     findings: Findings,

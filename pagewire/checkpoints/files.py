@@ -21,7 +21,11 @@ BARE_DECODERS = {
 }
 """Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
 generate; and those of the whole."""
-ENCODERS = {f"{name}{task}": f"{name}Model" for name in ("Bert",) for task in ("Model", "ForMaskedLM")}
+ENCODERS = {
+    f"{name}{task}": f"{name}Model"
+    for name in ("Bert", "ModernBert", "Roberta", "XLMRoberta")
+    for task in ("Model", "ForMaskedLM")
+}
 """Architectures of an encoder, which sees all of its prompt at once and embeds; and those of its family. What
 predicts masked tokens is not used."""
 BIDIRECTIONAL = "use_bidirectional_attention"

@@ -25,6 +25,7 @@ COMMANDS = {
     "bench": "measure a service under load; compare two measurements",
     "requests": "list requests in flight",
     "explain": "say where a request's time went, and what it waits for",
+    "adapters": "list, load and unload LoRA adapters",
     "drain": "make frontends refuse new requests",
     "resume": "end a drain",
     "demo": "start everything on the demo model, stream a few answers, stop",
@@ -91,7 +92,7 @@ def find_command(command: str) -> Command:
 
 
 def _overview() -> str:
-    lines = ["usage: pagewire COMMAND [...]: large language models served over gRPC", ""]
+    lines = ["usage: pagewire COMMAND [...]: large language models served over gRPC"]
     lines += [f"  {name:<11}{what}" for name, what in COMMANDS.items()]
     lines += ["pagewire COMMAND --help shows the flags of a command."]
     return "\n".join(lines)

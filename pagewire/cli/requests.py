@@ -87,7 +87,7 @@ _WAITS = {
     pb.WAIT_CAUSE_BUDGET: "steps have no tokens left for it (--max-num-batched-tokens)",
     pb.WAIT_CAUSE_TRIAL: "requests that were running when the engine died run first",
     pb.WAIT_CAUSE_GRAMMAR: "its grammar is being compiled",
-    pb.WAIT_CAUSE_ADAPTER: "its adapter is being loaded, or there is no memory for it (--lora-memory)",
+    pb.WAIT_CAUSE_ADAPTER: "its adapter is not loaded (--lora-memory) or lacks a slot (--max-loras)",
     pb.WAIT_CAUSE_ENGINE: "no engine core serves",
 }
 _MOST_SEQUENCES = 8

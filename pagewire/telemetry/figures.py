@@ -60,6 +60,11 @@ KNOWN: dict[str, tuple[str, ...]] = {
 begins with it."""
 
 
+MOST_NAMES = 20
+"""Tenants or adapters with a value of their own; all others share one."""
+OTHERS = "(others)"
+
+
 class Histogram:
     """Observations in buckets. Written by one thread, readable by any."""
 

@@ -60,7 +60,7 @@ VLLM: Mapping[str, Series] = {
     "pagewire_core_prefix_cache_hits_total": Series(("prefix_cache_hits_total",)),
     "pagewire_core_preemptions_total": Series(("num_preemptions_total",)),
 }
-"""Our name -> vLLM's, where a metric counts the same. No lora_requests_info: there are no adapters."""
+"""Our name -> vLLM's, where a metric counts the same. An engine core has lora_requests_info beside them."""
 
 
 def vllm_series(metric: Metric, value: Value) -> Iterator[tuple[Metric, Value]]:

@@ -49,18 +49,28 @@ class Embedding(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ..., raw: _Optional[_Union[_prompt_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("request_id", "model", "query", "documents", "top_n")
+    __slots__ = ("request_id", "model", "query", "documents", "top_n", "priority", "tenant", "cache", "adapter", "instruction")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     TOP_N_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     query: _prompt_pb2.Prompt
     documents: _containers.RepeatedCompositeFieldContainer[_prompt_pb2.Prompt]
     top_n: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., query: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., documents: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., top_n: _Optional[int] = ...) -> None: ...
+    priority: int
+    tenant: str
+    cache: _generation_pb2.CacheOptions
+    adapter: str
+    instruction: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., query: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., documents: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., top_n: _Optional[int] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ..., adapter: _Optional[str] = ..., instruction: _Optional[str] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("scores", "usage")

@@ -70,7 +70,9 @@ class PoolingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Relevance of documents to a query (cross-encoders; otherwise cosine of embeddings). Not implemented: UNIMPLEMENTED.
+        """Relevance of documents to a query: by a ...ForSequenceClassification of one label, or by the logits of two tokens,
+        such as "yes" and "no", where a template is known that makes a prompt of query and document; else the cosine of
+        embeddings, of a model that makes them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

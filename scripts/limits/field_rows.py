@@ -149,7 +149,9 @@ def _judgement(message: str, path: str, field: FieldDescriptor, entry: Entry) ->
 
 def _of_prompt(path: str) -> str:
     """The path of the same field of a GenerateRequest's prompt."""
-    return path.replace("prompts.", "prompt.").replace("inputs.", "prompt.")
+    for name in ("prompts.", "inputs.", "query.", "documents."):
+        path = path.replace(name, "prompt.")
+    return path
 
 
 def _zero(field: FieldDescriptor) -> str:

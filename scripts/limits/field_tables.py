@@ -12,6 +12,7 @@ from frontend.validation.requests import (
     DTYPES,
     MAX_ABORTS,
     MAX_DETOKENIZED,
+    MAX_PAIR_BYTES,
     MAX_PARTS,
     MAX_PROMPTS,
     MAX_SCORED_BYTES,
@@ -23,7 +24,7 @@ TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
-MODEL = "frontend/model/info.py"
+GENERATOR = "frontend/streams/generator.py"
 ADAPTERS = "frontend/engine/adapters.py"
 CORE_ADAPTERS = "engine_core/adapters/sources.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
@@ -44,7 +45,7 @@ class Elsewhere:
 Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
-SERVED_MODEL = Elsewhere("a name that is served", MODEL)
+SERVED_MODEL = Elsewhere("a name that is served, or of an adapter that the caller may use", GENERATOR)
 ADAPTER = Elsewhere("the name of an adapter that the caller may use", ADAPTERS)
 PAGES: dict[str, Entry] = {
     "limit": Elsewhere(f"1 to {MAX_SIZE}; not with page_size or page_token", PAGING),
@@ -195,6 +196,23 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "tenant": IDENTIFIER,
         **_below("cache", "cache"),
     },
+    "ScoreRequest": {
+        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", VALIDATION),
+        "model": SERVED_MODEL,
+        **_below("prompt", "query"),
+        **_below("prompt", "documents"),
+        "documents": Elsewhere(
+            f"1 to {MAX_PROMPTS}; for a template {MAX_PAIR_BYTES} bytes in all, each with the query; else"
+            f" {MAX_VECTOR_VALUES} elements in all",
+            VALIDATION,
+        ),
+        "top_n": Elsewhere("at least 1", VALIDATION),
+        "priority": PRIORITY,
+        "tenant": IDENTIFIER,
+        "adapter": ADAPTER,
+        "instruction": Elsewhere("where the template has one", VALIDATION),
+        **_below("cache", "cache"),
+    },
     "ListModelsRequest": {},
     "GetModelRequest": {"name": SERVED_MODEL},
     "LoadAdapterRequest": {
@@ -236,6 +254,9 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "LoadAdapterRequest.source": "the subfolder with the name",
     "LoadAdapterRequest.tenants": "all",
     "EmbedRequest.adapter": "none",
+    "ScoreRequest.adapter": "none",
+    "ScoreRequest.instruction": "the template's own",
+    "ScoreRequest.top_n": "all",
     "EmbedRequest.dimensions": "all",
     "EmbedRequest.normalize": "the model's",
     "EmbedRequest.raw_dtype": "numbers, not raw elements",
@@ -246,7 +267,6 @@ REQUEST_DEFAULTS: dict[str, str] = {
 }
 
 NOT_BUILT: dict[str, str] = {
-    "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
     "StartProfileRequest": "the whole RPC answers UNIMPLEMENTED",
     "StopProfileRequest": "the whole RPC answers UNIMPLEMENTED",
 }

@@ -22,6 +22,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/openai.md",
         "docs/adapters.md",
         "docs/embeddings.md",
+        "docs/scoring.md",
         "docs/prompt-embeddings.md",
         "docs/gateways.md",
         "docs/tei.md",

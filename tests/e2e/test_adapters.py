@@ -12,6 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
+from pagewire import cli
+from pagewire.errors import PagewireError
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc, prompt_pb2
 from pagewire_simulated.adapters import FILES, read_adapter
@@ -211,6 +213,40 @@ def test_over_http(folder: Path, tmp_path: Path) -> None:
         assert post("/v1/unload_lora_adapter", lora_name="named")[0] == 200
         assert post("/v1/completions", model="named", **prompt)[0] == 404
         assert post("/v1/load_lora_adapter", lora_name="x")[0] == 400
+
+
+def test_what_operators_see(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_adapter(folder / "large", 2000 * b"l")
+    with services.start(
+        device="simulated", lora_folder=str(folder), lora_memory=1e-6, metrics_names="vllm"
+    ) as service:
+        calls, address = Calls(service.address), f"--address={service.address}"
+
+        def metric(name: str) -> float:
+            with urllib.request.urlopen(f"http://{service.facts['http']}/metrics", timeout=60) as page:
+                lines = page.read().decode().splitlines()
+            (found,) = [line for line in lines if line.startswith(name)]
+            return float(found.split()[-1])
+
+        assert cli.run(["adapters", "load", "named", "first", address, "--pinned"]) == 0
+        assert read_adapter(folder / "first").digest.hex() in capsys.readouterr().out
+        calls.tokens(adapter="named")
+        assert metric('pagewire_frontend_adapter_requests_total{adapter="named"') == 1
+        labels = 'adapter="named",kind="generated"'
+        assert metric(f"pagewire_frontend_adapter_tokens_total{{{labels}") == 12
+        assert metric('pagewire_core_adapter_loads_total{outcome="loaded"') == 1
+        assert metric('vllm:lora_requests_info{max_lora="') > 0
+        with pytest.raises(PagewireError, match="memory"):
+            cli.run(["adapters", "load", "large", address])
+        assert metric('pagewire_core_adapter_loads_total{outcome="failed"') == 1
+        assert cli.run(["adapters", address]) == 0
+        _, row = capsys.readouterr().out.splitlines()
+        assert row.split()[:2] == ["named", "all"] and row.split()[3:5] == ["yes", "yes"]
+        assert cli.run(["top", "--once", address]) == 0 and row in capsys.readouterr().out
+        assert cli.run(["adapters", "unload", "named", address]) == 0
+        assert cli.run(["adapters", address]) == 0 and "no adapter has a name" in capsys.readouterr().out
+        with pytest.raises(PagewireError, match="no model of that name"):
+            cli.run(["adapters", "unload", "named", address])
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker"])

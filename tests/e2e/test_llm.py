@@ -14,7 +14,9 @@ import pytest
 from pagewire import LLM, Client, SamplingParams
 from pagewire_client.errors import InvalidArgument, Unavailable
 from pagewire_client.results import Generation
+from tests.checkpoints import make_checkpoint
 from tests.e2e import services
+from tests.worker.pooling.test_heads import classifier
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
@@ -69,6 +71,27 @@ def test_embeddings(llm: LLM, capsys: pytest.CaptureFixture[str]):
         assert client.model().embedding_size == len(vectors[0])
     with pytest.raises(InvalidArgument, match="dimensions"):
         llm.embed("a", dimensions=1 << 20, progress=False)
+
+
+def test_scores(llm: LLM):
+    """Cosines, in the order of more documents than one call takes."""
+    query, *texts = [f"{number} bottles of beer" for number in range(301)]
+    one, *others = llm.embed([query, *texts], progress=False)
+    cosines = [sum(a * b for a, b in zip(one, other, strict=True)) for other in others]
+    scores = llm.score(query, texts, progress=False)
+    assert scores == pytest.approx(cosines, abs=1e-6)
+    assert llm.score(query, texts[7], progress=False) == scores[7:8]
+    with pytest.raises(InvalidArgument, match="instruction"):
+        llm.score(query, texts, instruction="none", progress=False)
+
+
+def test_classes(tmp_path: Path):
+    folder, _ = classifier(make_checkpoint("llama", tmp_path / "llama"), tmp_path / "classifier", 3)
+    with LLM(str(folder)) as llm, Client(llm.address) as client:
+        texts = [f"text {number}" for number in range(300)]
+        found = llm.classify(texts, progress=False)
+        assert found.labels == ["label 0", "label 1", "label 2"] and len(found.probabilities) == 300
+        assert client.classify(texts[290:]).probabilities == found.probabilities[290:]
 
 
 def test_embeddings_survive_the_death_of_the_worker(llm: LLM):

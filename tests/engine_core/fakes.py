@@ -76,6 +76,18 @@ def histories(namespace: Hashable, tokens: list[int]) -> list[int]:
     return hashes
 
 
+def adapted(tokens: list[int], digest: bytes, start: int) -> list[int]:
+    """What tokens stand for where an adapter changes what is computed from a position on."""
+    return [*tokens[:start], hash((tokens[start], digest)), *tokens[start + 1 :]]
+
+
+def histories_of(message: AddRequest, tokens: list[int]) -> list[int]:
+    """The histories of tokens of a request."""
+    if message.HasField("adapter"):
+        tokens = adapted(tokens, message.adapter.digest, message.adapter.start)
+    return histories(namespace(message), tokens)
+
+
 def fake_vector(of_tokens: list[int], pooling: Pooling) -> bytes:
     """The vector of a prompt, by the histories of its tokens; exact in float32."""
     read = of_tokens[-1:] if pooling.type == POOLING_TYPE_LAST else of_tokens
@@ -88,7 +100,7 @@ def expected_scores(
 ) -> list[Scored]:
     """Log-probabilities of the tokens at positions first to end - 1 of prompt and output."""
     tokens = unpack_u32(message.prompt_token_ids) + output
-    before = histories(namespace(message), tokens)
+    before = histories_of(message, tokens)
     return [fake_score(before[p - 1], tokens[p], options) for p in range(first, end)]
 
 
@@ -107,6 +119,11 @@ def resolved_sampling(seed: int = 0, n: int = 1, **fields: object) -> SamplingPa
         n=n,
     )
     return SamplingParams(**(values | fields))  # type: ignore[arg-type]
+
+
+def adapter_digest(name: str) -> bytes:
+    """Returns the digest of the adapter of that name."""
+    return name.encode().ljust(32, b".")
 
 
 def add_request(
@@ -132,9 +149,10 @@ def add_request(
     group: str = "",
     max_draft_tokens: int | None = None,
     pooling: Pooling | None = None,
+    adapter: str = "",
     **stopping: object,
 ) -> AddRequest:
-    """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
+    """An AddRequest; the seed is the handle. prompt: token ids, or how many. adapter: its name."""
     max_tokens = max_tokens if pooling is None else 1
     if isinstance(prompt, int):
         prompt = [3 + (7 * handle + i) % (VOCAB - 3) for i in range(prompt)]
@@ -158,6 +176,8 @@ def add_request(
         max_draft_tokens=max_draft_tokens,
         pooling=pooling,
     )
+    if adapter:
+        message.adapter.name, message.adapter.digest = adapter, adapter_digest(adapter)
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
     return message
@@ -245,10 +265,10 @@ class FakeRow:
     read: list[int] = field(default_factory=list)  # of a mean: histories of the positions that it has so far
 
     def histories(self) -> list[int]:
-        """See histories(). An adapter changes what is computed from its first position on."""
-        tokens, adapter = list(self.tokens), self.parameters.adapter
+        """See histories()."""
+        tokens, adapter = self.tokens, self.parameters.adapter
         if adapter is not None:
-            tokens[adapter.start] = hash((tokens[adapter.start], adapter.digest))
+            tokens = adapted(tokens, adapter.digest, adapter.start)
         return histories(self.namespace, tokens)
 
 
@@ -268,6 +288,7 @@ class FakeWorker:
         self.compiled: list[int] = []  # grammars, which take no time here
         self.folders: dict[str, tuple[bytes, int]] = {}  # of adapters: name -> digest, bytes
         self.adapters: set[bytes] = set()  # those that it has loaded
+        self.max_adapters = 0  # that the rows of a step may have; 0: any number
         self.loaded: list[AdapterLoaded] = []  # answers, which take no time here
         self._results: deque[Result] = deque()
         self._sample_counts: list[int] = []  # of the last plan
@@ -354,6 +375,8 @@ class FakeWorker:
             )
         for fork in plan.forks:
             self._fork(fork)
+        used = {each.digest for row in plan.rows if (each := self.rows[row].parameters.adapter) is not None}
+        assert not self.max_adapters or len(used) <= self.max_adapters
         self._append(plan)
         self._change_tables(plan)
         self._swap(plan)
@@ -592,7 +615,7 @@ class Ledger:
     def check_vector(self, message: AddRequest) -> None:
         """The vector of a request that pools, and none of any other."""
         if message.HasField("pooling"):
-            prompt = histories(namespace(message), unpack_u32(message.prompt_token_ids))
+            prompt = histories_of(message, unpack_u32(message.prompt_token_ids))
             assert self.vectors[message.handle] == fake_vector(prompt, message.pooling)
         else:
             assert message.handle not in self.vectors

@@ -1,9 +1,12 @@
 """Readings of a core: what Prometheus gets beside its counters."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
-from engine_core.metrics import MOST_TENANTS, OTHERS, READINGS, Parts
+from engine_core.metrics import READINGS, VLLM_READINGS, Parts
 from pagewire.internal.v1.worker_pb2 import Ready
+from pagewire.telemetry.figures import MOST_NAMES, OTHERS
+from tests.engine_core.adapters.test_memory import Adapters
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
 
@@ -18,7 +21,8 @@ def parts_of(house: House) -> Parts:
 def read(house: House) -> dict[str, object]:
     """Values by metric, without prefix."""
     parts = parts_of(house)
-    return {each.metric.name.removeprefix("pagewire_"): each.read(parts) for each in READINGS}
+    readings = (*READINGS, *VLLM_READINGS)
+    return {each.metric.name.removeprefix("pagewire_"): each.read(parts) for each in readings}
 
 
 def test_readings_of_a_core_with_requests() -> None:
@@ -47,12 +51,51 @@ def test_preemptions_are_split_by_what_became_of_the_blocks() -> None:
 
 def test_the_tenants_that_were_served_most_have_a_value_each() -> None:
     house = House(rows=8, blocks=512)
-    for handle in range(MOST_TENANTS + 5):
+    for handle in range(MOST_NAMES + 5):
         house.put(add_request(handle, 3 + handle, max_tokens=1, tenant=f"tenant-{handle}"))
     house.run()
     service = read(house)["core_tenant_service"]
-    assert isinstance(service, dict) and len(service) == MOST_TENANTS + 1
-    assert f"tenant-{MOST_TENANTS + 4}" in service and "tenant-0" not in service
+    assert isinstance(service, dict) and len(service) == MOST_NAMES + 1
+    assert f"tenant-{MOST_NAMES + 4}" in service and "tenant-0" not in service
     total = sum(house.scheduler.waiting.tenants.counters().values())  # type: ignore[attr-defined]
     assert sum(service.values()) == total and service[OTHERS] > 0
+    house.inbox.close()
+
+
+def test_adapters_have_their_requests_loads_and_bytes(tmp_path: Path) -> None:
+    house = Adapters(tmp_path, capacity=20, rows=2)
+    for handle, name in enumerate(("a", "b", "c", "missing"), start=1):
+        house.put_one(handle, name)
+        house.run()
+    for handle, name in enumerate("ccbb", start=10):
+        house.put_one(handle, name, max_tokens=5)
+    house.step(2)
+    values = read(house)
+    requests = {("c", "running"): 2, ("b", "waiting"): 2}
+    assert values["core_adapter_requests"] == requests
+    ((_, running, waiting),) = labels = list(values["vllm:lora_requests_info"])  # type: ignore[call-overload]
+    assert labels == [("2", "c", "b")] and (running, waiting) == ("c", "b")
+    house.run()
+    values = read(house)
+    assert values["core_adapter_loads_total"] == {"loaded": 3, "failed": 1}
+    assert (values["core_adapters_loaded"], values["core_adapter_evictions_total"]) == (2, 1)
+    assert values["core_adapter_bytes"] == {"used": 20, "free": 0}
+    assert values["core_adapter_requests"] == {} and values["core_adapters_named"] == 0
+    house.inbox.close()
+
+
+def test_the_adapters_with_the_most_requests_have_a_value_each(tmp_path: Path) -> None:
+    house = Adapters(tmp_path, capacity=1000, names=[f"a{number}" for number in range(MOST_NAMES + 5)])
+    handle = 0
+    for number in range(MOST_NAMES + 5):
+        for _ in range(1 + (number >= 5)):
+            handle += 1
+            house.put_one(handle, f"a{number}")
+    house.step()
+    requests = read(house)["core_adapter_requests"]
+    assert isinstance(requests, dict)
+    assert {name for name, _ in requests} == {OTHERS, *(f"a{number}" for number in range(5, MOST_NAMES + 5))}
+    assert sum(requests.values()) == handle
+    assert sum(number for (name, _), number in requests.items() if name == OTHERS) == 5
+    house.run()
     house.inbox.close()

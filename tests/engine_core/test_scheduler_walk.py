@@ -37,6 +37,7 @@ from tests.engine_core.fakes import (
     VOCAB,
     FakeWorker,
     Ledger,
+    adapter_digest,
     add_request,
     expected_output,
     fake_token,
@@ -70,6 +71,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_drafts=st.sampled_from([99, 2]),
         state_checkpoints=st.sampled_from([0, 0, 0, 1, 4]),
         burst=st.sampled_from([0, 0, 3, 9]),
+        max_adapters=st.sampled_from([0, 1, 2]),
+        turn=st.sampled_from([1, 3, 256]),
     )
     def start(
         self,
@@ -86,6 +89,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_drafts: int,
         state_checkpoints: int,
         burst: int,
+        max_adapters: int,
+        turn: int,
     ) -> None:
         if state_checkpoints:  # then the worker has no swap space
             num_host_blocks = 0
@@ -101,6 +106,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             speculative_tokens_per_step=speculative_tokens_per_step,
             state_checkpoints=state_checkpoints,
             burst_seconds=burst / 1000,
+            max_adapters_per_step=max_adapters,
+            adapter_turn=turn,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -117,6 +124,10 @@ class SchedulerWalk(RuleBasedStateMachine):
         else:
             self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
         self.worker.num_drafts, self.worker.step_us = num_drafts, 1000
+        self.worker.max_adapters, self.worker.adapters = (
+            max_adapters,
+            {adapter_digest(name) for name in "abc"},
+        )
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}
@@ -159,6 +170,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             salt=data.draw(st.sampled_from(["", "", "s"]), "salt"),
             bypass=data.draw(ONE_IN_FIVE, "bypass"),
             priority=data.draw(st.sampled_from([0, 0, 1, -1]), "priority"),
+            adapter=data.draw(st.sampled_from(["", "", "a", "b", "c"]), "adapter"),
         )
         if data.draw(ONE_IN_FIVE, "limited"):
             message.stopping.time_limit.FromMilliseconds(data.draw(st.integers(0, 9), "time_limit"))

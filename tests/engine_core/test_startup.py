@@ -254,3 +254,17 @@ def test_without_classes_no_priority_is_taken() -> None:
     assert isinstance(make_scheduler(config, ready()).waiting, FirstComeQueue)
     identity = make_identity(config, ready(), 1)
     assert identity.welcome.max_priority == identity.limits.max_priority == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [({}, 0), ({"lora_folder": "f"}, 8), ({"lora": ("a=f",), "max_loras": 2}, 2)]
+)
+def test_adapters_of_a_step_are_bounded_where_there_are_any(
+    change: dict[str, Any], expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = dataclasses.replace(EngineConfig(model=str(tmp_path)), **change)
+    assert initialize_message(config).max_loras == expected
+    found = ready()
+    found.model.max_adapters_per_step = expected
+    assert make_scheduler(config, found).planner.adapter_slots._num_slots == expected

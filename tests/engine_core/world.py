@@ -6,6 +6,7 @@ from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts
 from engine_core.queue.base import FAIR
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import Request
+from engine_core.scheduler.planning.adapter_slots import TURN
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from pagewire.internal.v1.engine_pb2 import AddRequest
@@ -43,6 +44,8 @@ class World:
         share_rows: bool = False,
         state_checkpoints: int = 0,
         burst_seconds: float = 0.0,
+        max_adapters: int = 0,
+        adapter_turn: int = TURN,
         whole_prompts: bool = False,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
@@ -63,11 +66,13 @@ class World:
             share_rows=share_rows,
             state_checkpoints=state_checkpoints,
             burst_seconds=burst_seconds,
+            max_adapters_per_step=max_adapters,
+            adapter_turn=adapter_turn,
             whole_prompts=whole_prompts,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0
-        self.worker.step_us = 1000
+        self.worker.step_us, self.worker.max_adapters = 1000, max_adapters
         self.ledger = Ledger()
         self.messages: dict[int, AddRequest] = {}
 
@@ -77,6 +82,7 @@ class World:
         message = add_request(handle, prompt, **options)  # type: ignore[arg-type]
         limits = dataclasses.replace(LIMITS, max_num_seqs=self.scheduler.num_rows)
         self.messages[handle] = message
+        self.worker.adapters.add(message.adapter.digest)
         self.worker.namespaces[handle] = namespace(message)
         for part in message.delivered:
             self.ledger.tokens[handle, part.index] = list(memoryview(part.token_ids).cast("I"))

@@ -162,7 +162,7 @@ def fake_score(position: int, token: int, options: generation_pb2.LogprobOptions
 def fake_vector(token_ids: Sequence[int], pooling: engine_pb2.Pooling) -> list[float]:
     """The vector that the engine gives a prompt. Exact in float32."""
     vector = [sum(token_ids) / 4, len(token_ids), -pooling.type, 0.5 * pooling.normalize, *token_ids[:4]]
-    return (vector + [0.0] * EMBEDDING_SIZE)[: pooling.dimensions or EMBEDDING_SIZE]
+    return (vector + [0.0] * EMBEDDING_SIZE)[: pooling.dimensions or len(pooling.token_ids) or EMBEDDING_SIZE]
 
 
 def pool(request: engine_pb2.AddRequest) -> Iterable["Output"]:

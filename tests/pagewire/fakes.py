@@ -81,6 +81,11 @@ class FakeService(
         ]
         return pooling_pb2.ScoreContinuationsResponse(scores=scores)
 
+    def Score(self, request, context):
+        self.requests.append(request)
+        scores = [{"index": 1, "score": 0.5}, {"index": 0, "score": 0.25}]
+        return pooling_pb2.ScoreResponse(scores=scores)
+
     def Classify(self, request, context):
         self.requests.append(request)
         rows = [{"probabilities": [0.25, 0.75]}] * len(request.inputs)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForMaskedLM
 
+from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_CLS,
     POOLING_TYPE_LAST,
@@ -25,11 +26,27 @@ PROMPTS = [
 ]
 FITTING: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16}
 """Sizes that compiled kernels take."""
+ANGLES = ("full_attention", 100.0), ("sliding_attention", 30.0)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {}),
     "bert, relu, other eps, sizes of kernels": (
         "bert",
         {"hidden_act": "relu", "layer_norm_eps": 1e-3, "hidden_size": 64, "type_vocab_size": 1},
+    ),
+    "roberta": ("roberta", {}),
+    "roberta, positions behind another padding token, sizes of kernels": (
+        "roberta",
+        {"pad_token_id": 4, "max_position_embeddings": 105, "hidden_size": 64},
+    ),
+    "xlm_roberta": ("xlm_roberta", {}),
+    "modern_bert": ("modern_bert", {}),
+    "modern_bert, biases, other angles and windows, sizes of kernels": (
+        "modern_bert",
+        {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "hidden_size": 64}
+        | {"local_attention": 7, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        | {
+            "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in ANGLES}
+        },
     ),
     "embedding_gemma": ("embedding_gemma", {}),
     "embedding_gemma, an even window, one KV head, sizes of kernels": (
@@ -75,3 +92,20 @@ def test_the_same_bits_alone_and_among_others(checkpoint: Callable[..., Path], v
         alone = [vectors(driver, kind, [prompt])[0] for prompt in PROMPTS]
         assert vectors(driver, kind) == alone
         assert vectors(driver, kind, PROMPTS[::-1]) == alone[::-1]
+
+
+@pytest.mark.parametrize("family", ["bert", "modern_bert", "roberta", "xlm_roberta"])
+def test_what_predicts_masked_tokens_is_left_out(
+    checkpoint: Callable[..., Path], tmp_path: Path, family: str
+):
+    """Such checkpoints have a prefix before the names, and more tensors."""
+    folder = checkpoint(family)
+    AutoModelForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path)
+    assert "ForMaskedLM" in (tmp_path / "config.json").read_text()
+    found = [vectors(Driver(each, record=False, dtype="float32"), KINDS[0]) for each in (folder, tmp_path)]
+    assert found[0] == found[1]
+
+
+def test_positions_that_the_padding_token_leaves_none_of(checkpoint: Callable[..., Path]):
+    with pytest.raises(StartupError, match="max_position_embeddings is 2, but must be more than 2"):
+        Driver(checkpoint("roberta"), config_overrides='{"max_position_embeddings": 2}')

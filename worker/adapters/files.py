@@ -68,7 +68,8 @@ def read_once(path: Path, max_bytes: int) -> bytes:
             if not stat.S_ISREG(before.st_mode):
                 raise AdapterError(f"{path.name} is not a file")
             if before.st_size > max_bytes:
-                raise AdapterError(f"{path.name} has {before.st_size} bytes, more than {max_bytes}")
+                size = f"{before.st_size} bytes, more than {max_bytes} (--lora-memory)"
+                raise AdapterError(f"{path.name} has {size}")
             content = file.read(before.st_size + 1)
             after = os.fstat(descriptor)
     except OSError as error:

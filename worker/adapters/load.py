@@ -38,5 +38,6 @@ def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes:
     rank = max(delta.a.shape[0] for parts in deltas.values() for delta in parts if delta is not None)
     adapter = Adapter(file.digest, rank, config.invocation, one_line(config.base), deltas)
     if adapter.num_bytes > max_bytes:
-        raise AdapterError(f"{source.name} takes {adapter.num_bytes} bytes, more than {max_bytes}")
+        size = f"{adapter.num_bytes} bytes, more than {max_bytes} (--lora-memory)"
+        raise AdapterError(f"{source.name} takes {size}")
     return adapter

@@ -104,6 +104,7 @@ class DecoderConfig(ModelConfig):
     output_bias: bool = False
     mlp_bias: bool = False
     norm_place: NormPlace = NormPlace.BEFORE
+    first_norm: bool = True  # with NormPlace.BEFORE: the first block has a norm before its attention
     norm_kind: NormKind = NormKind.RMS
     norm_offset: float = 0.0  # is added to all norm weights; 1: they are stored as their distance from 1
     head_norms: HeadNormKind = HeadNormKind.NONE

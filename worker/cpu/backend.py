@@ -294,6 +294,10 @@ class CpuOutputs:
         states = self._hidden.index_select(0, places if tokens is None else tokens[places]).float().numpy()
         return lambda: states
 
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        logits = self._logits(index).gather(1, torch.from_numpy(token_ids)).float().numpy()
+        return lambda: logits
+
     def row_states(self, entry: int, count: int) -> States:
         """Raises MemoryError when the step was computed in pieces."""
         if not self._is_whole:

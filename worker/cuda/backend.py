@@ -269,6 +269,11 @@ class CudaOutputs:
         members = tokens.index_select(0, backend.device.send(index))
         return backend.device.fetch(self._hidden.index_select(0, members).float()).numpy
 
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        device = self._backend.device
+        logits = self._logits().index_select(0, device.send(index))
+        return device.fetch(logits.gather(1, device.send(token_ids)).float()).numpy
+
     def row_states(self, entry: int, count: int) -> States:
         first = int(self._layout.row_starts[entry])
         return self._backend.device.fetch(self._hidden[first : first + count].float()).numpy

@@ -109,6 +109,9 @@ class StepOutputs(Protocol):
         """Returns the hidden states [N, E] that logits are computed from. index: [N] of which of them, see
         sample()."""
 
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        """Returns the logits [N, C] of tokens [N, C], where Wanted.LOGITS are. index: [N], see sample()."""
+
     def row_states(self, entry: int, count: int) -> States:
         """Returns the hidden states [count, E] of all tokens that a row computes in the step. entry: of the
         row, among those that compute."""

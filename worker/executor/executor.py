@@ -4,7 +4,7 @@
     blocks move                        swap, copy_blocks
     inputs are made, the model runs    read_step, upload, forward
     prompts are scored                 prompt_logprobs
-    rows that pool read their states   sampled_states, row_states
+    rows that pool read their states   sampled_states, row_states, chosen_logits
     beams offer candidates             beam_candidates
     the other rows sample              sample
 
@@ -293,11 +293,12 @@ class StepExecutor(Generic[B]):
             pending.add_errors(backend.grammars.errors(step.sample_rows.tolist()))
 
     def _wanted(self, rows: Integers) -> Wanted:
-        """Returns what is read of the rows [A] that sample: logits, if one is a beam or requests
+        """Returns what is read of the rows [A] that sample: logits, if one is a beam, pools them or requests
         log-probabilities."""
-        if self._pooling.all_in(rows):
+        scored = self._pooling.any_logits(rows)
+        if not scored and self._pooling.all_in(rows):
             return Wanted.STATES
-        scored = self._logprobs.any_in(rows) or self._beams.any_in(rows)
+        scored = scored or self._logprobs.any_in(rows) or self._beams.any_in(rows)
         return Wanted.LOGITS if scored else Wanted.TOKENS
 
     def _sample(

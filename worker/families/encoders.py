@@ -1,43 +1,103 @@
-"""Encoders: norms behind the sum with each part of a block, learned positions and types of tokens."""
+"""Encoders.
 
+BERT, RoBERTa    norms behind the sum with each part of a block, learned positions, types of tokens.
+                 XLM-RoBERTa is RoBERTa with other words; positions begin behind the row of the padding token
+ModernBERT       norms before the parts but the first one, rotary positions, windows in most layers, no biases
+"""
+
+from dataclasses import replace
 from typing import Any
 
-from worker.config.decoder import DecoderFamily, NormKind, NormPlace, Spelling, read_sizes
+from worker.config.decoder import (
+    FULL,
+    SLIDING,
+    DecoderFamily,
+    NormKind,
+    NormPlace,
+    Spelling,
+    read_kinds,
+    read_sizes,
+    windows_of,
+)
 from worker.config.encoder import EncoderConfig
 from worker.config.hf_config import Fields
+from worker.config.rope import RopeConfig, RopeDefaults, read_rope_object
 
-
-def _spelling(default_norm_eps: float) -> Spelling:
-    return Spelling(
-        max_position=512,
-        norm_eps="layer_norm_eps",
-        default_norm_eps=default_norm_eps,
-        default_activation="gelu",
-        tied=True,
-    )
-
-
-def _read_bert(values: dict[str, Any], num_token_types: int) -> dict[str, Any]:
-    return values | {
-        "ropes": (None,) * values["num_layers"],
-        "gated": False,
-        "qkv_bias": True,
-        "output_bias": True,
-        "mlp_bias": True,
-        "norm_place": NormPlace.LAST,
-        "norm_kind": NormKind.LAYER,
-        "learned_positions": True,
-        "num_token_types": num_token_types,
-    }
+_BERT = Spelling(
+    max_position=512,
+    norm_eps="layer_norm_eps",
+    default_norm_eps=1e-12,
+    default_activation="gelu",
+    tied=True,
+)
+_MODERN_BERT = Spelling(
+    max_position=8192,
+    norm_eps="norm_eps",
+    default_norm_eps=1e-5,
+    activation="hidden_activation",
+    default_activation="gelu",
+    tied=True,
+)
+_THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
 def read_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
     """Reads config.json. Raises StartupError."""
-    values = read_sizes(fields, common, _spelling(1e-12))
-    return EncoderConfig(**_read_bert(values, fields.integer("type_vocab_size", 2)))
+    values = read_sizes(fields, common, _BERT)
+    return EncoderConfig(
+        **values,
+        ropes=(None,) * values["num_layers"],
+        gated=False,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        norm_place=NormPlace.LAST,
+        norm_kind=NormKind.LAYER,
+        learned_positions=True,
+        num_token_types=fields.integer("type_vocab_size", 2),
+    )
 
 
-def _names(prefix: str) -> dict[str, tuple[str, ...]]:
+def read_roberta_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
+    """Reads config.json. Raises StartupError."""
+    config = read_bert_config(fields, common)
+    offset = fields.integer("pad_token_id", 1, least=0) + 1
+    if offset >= config.max_position:
+        raise fields.wrong("max_position_embeddings", f"must be more than {offset}, where positions begin")
+    return replace(config, max_position=config.max_position - offset, position_offset=offset)
+
+
+def read_modern_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_sizes(fields, common, _MODERN_BERT)
+    period = fields.integer("global_attn_every_n_layers", 3)
+    kinds = read_kinds(fields, [SLIDING if layer % period else FULL for layer in range(values["num_layers"])])
+    bias = fields.boolean("attention_bias", False)
+    window = fields.integer("local_attention", 128) // 2 + 1  # of each side, the token itself included
+    has_norm_bias = fields.boolean("norm_bias", False)
+    return EncoderConfig(
+        **values | {"windows": windows_of(kinds, window)},
+        ropes=tuple(map(_read_ropes(fields, values).__getitem__, kinds)),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.boolean("mlp_bias", False),
+        first_norm=False,
+        norm_kind=NormKind.LAYER if has_norm_bias else NormKind.LAYER_WITHOUT_BIAS,
+    )
+
+
+def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]:
+    """Returns the rotary parameters by kind of layer."""
+    sizes, parameters = (values["max_position"], values["head_dim"]), fields.object("rope_parameters")
+    parameters.refuse_unknown(_THETAS)
+    found = {}
+    for kind, (name, default) in _THETAS.items():
+        theta = RopeDefaults(theta=fields.number(name, default, above=1.0))
+        found[kind] = read_rope_object(parameters.object(kind), Fields({}, "config.json"), *sizes, theta)
+    return found
+
+
+def _names(prefix: str, head: str) -> dict[str, tuple[str, ...]]:
     block, attention = f"{prefix}.encoder.layer.{{layer}}", f"{prefix}.encoder.layer.{{layer}}.attention"
     return {
         "embedding": (f"{prefix}.embeddings.word_embeddings",),
@@ -52,7 +112,7 @@ def _names(prefix: str) -> dict[str, tuple[str, ...]]:
         "blocks.{layer}.mlp.up": (f"{block}.intermediate.dense",),
         "blocks.{layer}.mlp.down": (f"{block}.output.dense",),
         "blocks.{layer}.mlp_norm": (f"{block}.output.LayerNorm",),
-        "head": ("cls.predictions.decoder",),
+        "head": (head,),
     }
 
 
@@ -60,9 +120,40 @@ _HARMLESS = ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_
 _ONLY = {"position_embedding_type": "absolute", "is_decoder": False}
 BERT = DecoderFamily(
     read=read_bert_config,
-    names=_names("bert"),
+    names=_names("bert", "cls.predictions.decoder"),
     optional_prefix="bert.",
     unused=r"(bert\.)?pooler\..+|(bert\.)?embeddings\.position_ids|cls\..+",
     harmless=_HARMLESS,
     only=_ONLY,
+)
+ROBERTA = DecoderFamily(
+    read=read_roberta_config,
+    names=_names("roberta", "lm_head.decoder"),
+    optional_prefix="roberta.",
+    unused=r"(roberta\.)?pooler\..+|(roberta\.)?embeddings\.position_ids|lm_head\..+",
+    harmless=_HARMLESS,
+    only=_ONLY,
+)
+MODERN_BERT = DecoderFamily(
+    read=read_modern_bert_config,
+    names={
+        "embedding": ("model.embeddings.tok_embeddings",),
+        "embedding_norm": ("model.embeddings.norm",),
+        "blocks.{layer}.attention_norm": ("model.layers.{layer}.attn_norm",),
+        "blocks.{layer}.attention.qkv": ("model.layers.{layer}.attn.Wqkv",),
+        "blocks.{layer}.attention.output": ("model.layers.{layer}.attn.Wo",),
+        "blocks.{layer}.mlp_norm": ("model.layers.{layer}.mlp_norm",),
+        "blocks.{layer}.mlp.gate_up": ("model.layers.{layer}.mlp.Wi",),
+        "blocks.{layer}.mlp.down": ("model.layers.{layer}.mlp.Wo",),
+        "norm": ("model.final_norm",),
+        "head": ("decoder",),
+    },
+    unused=r"head\..+|decoder\..+",
+    harmless=(
+        *("cls_token_id", "initializer_cutoff_factor", "mlp_dropout", "decoder_bias", "reference_compile"),
+        *("classifier_pooling", "classifier_bias", "classifier_activation", "repad_logits_with_grad"),
+        *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
+        *("layer_norm_eps", "gradient_checkpointing"),
+    ),
+    only={"position_embedding_type": "absolute"},
 )

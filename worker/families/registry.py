@@ -35,7 +35,7 @@ from worker.families.dense import (
     STABLELM,
     STARCODER2,
 )
-from worker.families.encoders import BERT
+from worker.families.encoders import BERT, MODERN_BERT, ROBERTA
 from worker.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, DOTS1, GLM4_MOE, GLM4_MOE_LITE, YOUTU
 from worker.families.experts.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
@@ -83,6 +83,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
+    "ModernBertModel": MODERN_BERT,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OlmoeForCausalLM": OLMOE,
@@ -96,10 +97,12 @@ DECODERS: dict[str, DecoderFamily] = {
     "Qwen3_5ForConditionalGeneration": QWEN3_5_SEEING,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE_SEEING,
+    "RobertaModel": ROBERTA,
     "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
+    "XLMRobertaModel": ROBERTA,
     "YoutuForCausalLM": YOUTU,
 }
 """Families that worker.models.transformer builds, Gemma 4 (worker.models.gemma4), and encoders

@@ -64,6 +64,14 @@ HeadNormLayers = tuple[RMSNorm, RMSNorm] | tuple[UnitNorm, UnitNorm]
 """The norms of queries and of keys."""
 
 
+class NoNorm(Norm):
+    """In place of the norm before a model's first part, where the embedding has one."""
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        assert residual is None, "it is of the first block"
+        return x, x
+
+
 class LayerNorm(Norm):
     """Layer norm with a weight and a bias, with a weight alone, or without parameters."""
 

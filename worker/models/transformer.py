@@ -28,7 +28,7 @@ from worker.layers.linear import (
     qkv_linear,
 )
 from worker.layers.mlp import MLP, FeedForward, GatedMLP
-from worker.layers.norm import HeadNormLayers, LayerNorm, Norm, RMSNorm, UnitNorm
+from worker.layers.norm import HeadNormLayers, LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
 from worker.layers.states import AttentionBesideMamba2
 from worker.models.decoder import Decoder
 from worker.models.states import gated_attention, gated_delta_net, mamba2
@@ -97,7 +97,7 @@ def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
     """Returns a block; its parts are made in the order in which it uses them."""
     if config.norm_place is NormPlace.BEFORE:
         return Block(
-            norm(config, place),
+            norm(config, place) if layer or config.first_norm else NoNorm(),
             attention(config, layer, place),
             norm(config, place, config.mixed_scale),
             mlp(config, layer, place),

@@ -69,6 +69,11 @@ class LoadedModel(ABC, Generic[B]):
     def swap_us_per_block(self, executor: StepExecutor[B]) -> float:
         """Returns the microseconds that a block takes to the swap space or back; 0 where there is none."""
 
+    @property
+    def max_adapters_per_step(self) -> int:
+        """Most adapters that the rows of a step may have; 0: any number."""
+        return 0
+
     def prefill_us_per_token(self, executor: StepExecutor[B]) -> float:
         """Returns the microseconds that a token of a long prompt takes."""
         size, rows = self.plan.initialize.block_size, executor.rows

@@ -1,8 +1,8 @@
 """Which rows pool, and what a step does for them.
 
-A row that pools has an entry among those that sample, and gets a vector there in place of a token. For the
-last token its hidden state is read in the last step alone; for all else, states are read in every
-step.
+A row that pools has an entry among those that sample, and gets a vector there in place of a token. Of the
+last token the hidden state, or logits of chosen tokens, are read in the last step alone; for all else, states
+are read in every step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from worker.step.rows import require
 
 @dataclass(slots=True)
 class PooledRow:
-    """A row that pools. running: None: the last token's state is its vector."""
+    """A row that pools. running: None: the last token's state is its vector, or has the logits for it."""
 
     options: engine_pb2.Pooling
     running: Running | None
@@ -39,17 +39,22 @@ class PooledStep:
     _reads: list[tuple[Running, States]] = field(default_factory=list)
     _rows: list[PooledRow] = field(default_factory=list)  # of the entries in the mask
     _last_states: States | None = None  # [N, E] of those among them whose last is pooled
+    _chosen_logits: States | None = None  # [N, C] of those among them that read logits
 
     def vectors(self) -> list[tuple[int, Floats | None]]:
         """Returns each entry that pools and its vector [D]; None: it is not finite."""
         for running, states in self._reads:
             running.add(states())
         last = iter(self._last_states() if self._last_states is not None else ())
-        entries = zip(np.flatnonzero(self.mask).tolist(), self._rows, strict=True)
-        return [
-            (entry, finish(next(last) if row.running is None else row.running.value(), row.options, row.head))
-            for entry, row in entries
-        ]
+        chosen = iter(self._chosen_logits() if self._chosen_logits is not None else ())
+        found: list[tuple[int, Floats | None]] = []
+        for entry, row in zip(np.flatnonzero(self.mask).tolist(), self._rows, strict=True):
+            if row.options.token_ids:
+                state: Floats = next(chosen)[: len(row.options.token_ids)]
+            else:
+                state = next(last) if row.running is None else row.running.value()
+            found.append((entry, finish(state, row.options, row.head)))
+        return found
 
 
 class PoolRows:
@@ -74,6 +79,8 @@ class PoolRows:
         require(kind == engine_pb2.POOLING_TYPE_LAST or kind in RUNNING, f"pooling type {kind}")
         require(not head or head in self._heads, f"row {row} needs head {head}")
         require(not output_ids, f"row {row} pools and has output")
+        is_plain = kind == engine_pb2.POOLING_TYPE_LAST and not head
+        require(is_plain or not new.pooling.token_ids, f"row {row} pools logits, and more")
         options = engine_pb2.Pooling()
         options.CopyFrom(new.pooling)
         running = RUNNING[kind]() if kind in RUNNING else None
@@ -91,6 +98,10 @@ class PoolRows:
         """Returns whether all of the rows [A] pool, and there is one."""
         return bool(self._rows) and bool(self._mask(rows).all()) and len(rows) > 0
 
+    def any_logits(self, rows: Integers) -> bool:
+        """Returns whether one of the rows [A] reads logits."""
+        return any(self._rows[row].options.token_ids for row in rows.tolist() if row in self._rows)
+
     def pool(self, outputs: HiddenStates, step: Step) -> PooledStep | None:
         """Reads what a step computed for rows that pool; None: there are none in it. Raises PlanError."""
         if not self._rows or self._rows.keys().isdisjoint(step.rows.tolist()):
@@ -104,8 +115,18 @@ class PoolRows:
                 pooled._reads.append((its.running, outputs.row_states(entry, count)))
         entries = np.flatnonzero(pooled.mask)
         pooled._rows = [self._rows[row] for row in step.sample_rows[entries].tolist()]
-        if last := [entry for entry, row in zip(entries, pooled._rows, strict=True) if row.running is None]:
-            pooled._last_states = outputs.sampled_states(_first_logits(step)[np.array(last)])
+        first, last, chosen = _first_logits(step)[entries], [], []
+        for index, row in zip(first.tolist(), pooled._rows, strict=True):
+            if row.options.token_ids:
+                chosen.append((index, list(row.options.token_ids)))
+            elif row.running is None:
+                last.append(index)
+        if last:
+            pooled._last_states = outputs.sampled_states(np.array(last))
+        if chosen:
+            most = max(len(ids) for _, ids in chosen)
+            token_ids = np.array([ids + ids[-1:] * (most - len(ids)) for _, ids in chosen])
+            pooled._chosen_logits = outputs.chosen_logits(np.array([index for index, _ in chosen]), token_ids)
         return pooled
 
     def _mask(self, rows: Integers) -> npt.NDArray[np.bool_]:

@@ -21,6 +21,9 @@ class HiddenStates(Protocol):
     def sampled_states(self, index: Integers) -> States:
         pass
 
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        pass
+
     def row_states(self, entry: int, count: int) -> States:
         pass
 

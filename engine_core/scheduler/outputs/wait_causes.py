@@ -4,7 +4,8 @@ All that waits in the queue is behind its first sequence, so one cause holds for
 names it once per step, and the time until its next decision counts for it. A request has the sums at its
 arrival; when it begins, the differences are its causes. That costs O(1) per step and request. What is left of
 its wait is the queue itself: the step that ran when it arrived, and sequences that were admitted before it.
-A request whose adapter is not loaded is not in the queue yet: its time until then is a cause of its own.
+A request whose adapter is not loaded is not in the queue yet: its time until then has the cause that a step
+has in which all that waits lacks a slot of an adapter.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ class WaitCauses:
         *,
         isolates: bool,
         rows_needed: Callable[[Sequence], int] = rows_of,
+        lacks_slot: bool = False,
     ) -> None:
         """Names the cause for which requests wait after a plan. budget: tokens that the plan has left.
         isolates: a suspect of a death of the engine runs alone. rows_needed: returns the rows without which
-        a sequence cannot begin."""
+        a sequence cannot begin. lacks_slot: all that waits lacks a slot of an adapter."""
         if not len(waiting):
             return
         if isolates:
@@ -76,7 +78,7 @@ class WaitCauses:
         if not free_rows or (head is not None and rows_needed(head) > free_rows):
             self._cause = Cause.ROWS
         else:
-            self._cause = Cause.BUDGET if budget <= 0 else Cause.BLOCKS
+            self._cause = Cause.BUDGET if budget <= 0 else Cause.ADAPTER if lacks_slot else Cause.BLOCKS
 
     def arrived(self, request: Request) -> None:
         """Registers a request that waits, from its arrival on."""

@@ -1,7 +1,8 @@
 """What a step computes: running sequences first, then waiting ones, within the budget of tokens.
 
 A sequence that runs advances unless it is preempted or must wait for a result. Sequences are admitted in the
-order of the queue, while rows, blocks and budget suffice; behind one that must wait, all others wait too.
+order of the queue, while rows, blocks and budget suffice; behind one that must wait, all others wait too,
+unless it waits for a slot of its adapter (adapter_slots.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from engine_core.queue.base import rows_of
 from engine_core.request import Sequence, Status
 from engine_core.scheduler.outputs.outputs import Start
 from engine_core.scheduler.outputs.prompt_logprobs import PromptLogprobs
+from engine_core.scheduler.planning.adapter_slots import AdapterSlots
 from engine_core.scheduler.planning.admission import Admission, Overtaking
 from engine_core.scheduler.planning.bursts import Bursts
 from engine_core.scheduler.planning.drafts import DraftRoom
@@ -38,10 +40,16 @@ class RowPreemption:
     """
 
     def __init__(
-        self, states: SequenceStates, admission: Admission, max_tokens_lost: int, *, enabled: bool
+        self,
+        states: SequenceStates,
+        slots: AdapterSlots,
+        admission: Admission,
+        max_tokens_lost: int,
+        *,
+        enabled: bool,
     ) -> None:
         """max_tokens_lost: most tokens that a victim would have to compute again."""
-        self._states, self._admission = states, admission
+        self._states, self._slots, self._admission = states, slots, admission
         self._max_tokens_lost, self._enabled = max_tokens_lost, enabled
 
     def make_room(self, plan: Plan) -> Sequence | None:
@@ -50,7 +58,7 @@ class RowPreemption:
         states = self._states
         if not self._enabled or not len(states.waiting) or states.quarantine.isolates:
             return None
-        head = states.waiting.head()
+        head = self._slots.head()
         if head is None or self._rows_needed(head) <= len(states.rows.free):
             return None
         if self._admission.is_out_of_reach(head):
@@ -147,6 +155,8 @@ class StepPlanner:
         preempt_rows: bool,
         share_rows: bool,
         burst_seconds: float,
+        max_adapters_per_step: int,
+        adapter_turn: int,
         whole_prompts: bool,
     ) -> None:
         """whole_prompts: a sequence begins in a step that computes all of its tokens."""
@@ -154,10 +164,10 @@ class StepPlanner:
         self.bursts = Bursts(self.slots, burst_seconds)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(states)
-        self.row_preemption = RowPreemption(
-            states, self.admission, max_num_batched_tokens, enabled=preempt_rows
-        )
-        self.row_sharing = RowSharing(states, self.admission, max_num_batched_tokens, enabled=share_rows)
+        self.adapter_slots = AdapterSlots(states, max_adapters_per_step, adapter_turn)
+        parts = states, self.adapter_slots, self.admission, max_num_batched_tokens
+        self.row_preemption = RowPreemption(*parts, enabled=preempt_rows)
+        self.row_sharing = RowSharing(*parts, enabled=share_rows)
         self.overtaking = Overtaking(states)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
         self._whole_prompts = whole_prompts
@@ -166,7 +176,8 @@ class StepPlanner:
         """Adds the sequences of a step to a plan and its batch. now: seconds. in_flight: whether there are
         plans without a result."""
         before = self._states.num_preemptions
-        first = self.row_preemption.make_room(plan) or self.row_sharing.make_room(plan)
+        first = self.adapter_slots.make_room(plan)
+        first = first or self.row_preemption.make_room(plan) or self.row_sharing.make_room(plan)
         self._schedule_running(plan, batch, now, before)
         if self._states.num_preemptions == before:
             self._schedule_waiting(plan, batch, now)
@@ -201,7 +212,7 @@ class StepPlanner:
         room = self.overtaking.room(prompt, batch.budget)
         states = self._states
         while room and states.rows.free and not states.quarantine.isolates:
-            sequence = states.waiting.head()
+            sequence = self.adapter_slots.head()
             if sequence is None or not states.waiting.claim(prompt):
                 return
             most, before = room, batch.budget
@@ -215,7 +226,7 @@ class StepPlanner:
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Admits waiting sequences in their order while rows, blocks and budget suffice."""
         states = self._states
-        while batch.budget and states.rows.free and (sequence := states.quarantine.head(states.waiting)):
+        while batch.budget and states.rows.free and (sequence := self.adapter_slots.head()):
             if not self._schedule_next(sequence, plan, batch, now):
                 return  # it must wait, and so must those behind it
 

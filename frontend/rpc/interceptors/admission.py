@@ -36,6 +36,7 @@ _CALLS = frozenset(
         "/pagewire.v1.GenerationService/GenerateUnary",
         "/pagewire.v1.PoolingService/Classify",
         "/pagewire.v1.PoolingService/Embed",
+        "/pagewire.v1.PoolingService/Score",
         "/pagewire.v1.PoolingService/ScoreContinuations",
         "/pagewire.v1.TokenizerService/Tokenize",
         "/pagewire.v1.TokenizerService/Detokenize",
@@ -47,6 +48,7 @@ _CALLS = frozenset(
         "/tei.v1.Embed/Embed",
         "/tei.v1.Predict/Predict",
         "/tei.v1.Predict/PredictPair",
+        "/tei.v1.Rerank/Rerank",
         "/tei.v1.Tokenize/Decode",
         "/tei.v1.Tokenize/Tokenize",
     }
@@ -58,6 +60,11 @@ _STREAMS = frozenset(
         "/pagewire.v1.AdminService/WatchLoad",
         "/grpc.health.v1.Health/Watch",
         "/inference.GRPCInferenceService/ModelStreamInfer",
+        "/tei.v1.Embed/EmbedStream",
+        "/tei.v1.Predict/PredictPairStream",
+        "/tei.v1.Predict/PredictStream",
+        "/tei.v1.Tokenize/DecodeStream",
+        "/tei.v1.Tokenize/TokenizeStream",
     }
 )
 """Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""

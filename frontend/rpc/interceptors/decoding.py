@@ -27,7 +27,7 @@ Deserializer = Callable[[bytes], Any]
 
 _UNREADABLE = object()
 """The sentinel for a message that cannot be parsed."""
-Receive = Callable[[Any, Context], Awaitable[Any]]
+Receive = Callable[[Any], Awaitable[Any]]
 """_received(), of one method."""
 MAX_FIELDS = 300_000
 """Fields of a message and of those inside it: an entry for each token of a large vocabulary, and more. A
@@ -90,39 +90,46 @@ def _read_small(read: Deserializer, data: bytes) -> Any:
     return data if len(data) >= LARGE_MESSAGE_BYTES else read(data)
 
 
-async def _received(read: Deserializer, large_messages: LargeMessages, request: Any, context: Context) -> Any:
-    """Returns a request that has been decoded, or ends the call with an error."""
+async def _received(read: Deserializer, large_messages: LargeMessages, request: Any) -> Any:
+    """Returns a request that has been decoded. Raises ServiceError."""
     if isinstance(request, bytes):
         try:
             request = await large_messages.decode(read, request, find_caller())
-        except ServiceError as error:
-            await context.abort_with_status(to_grpc(error))
         finally:
             decoded()
     if request is _UNREADABLE:
-        await context.abort_with_status(to_grpc(Malformed()))
+        raise Malformed
     return request
 
 
 def _one_message(receive: Receive, behavior: Behavior) -> Behavior:
     async def decode(request: Any, context: Context) -> Any:
-        return await behavior(await receive(request, context), context)
+        try:
+            request = await receive(request)
+        except ServiceError as error:
+            await context.abort_with_status(to_grpc(error))
+        return await behavior(request, context)
 
     return decode
 
 
 def _several_messages(receive: Receive, behavior: Behavior) -> Behavior:
-    async def readable(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    async def readable(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Raises ServiceError: a task that reads must not end the call while another one writes. gRPC would
+        send the headers twice, refuse that, and never send a status."""
         async for request in requests:
-            yield await receive(request, context)
+            yield await receive(request)
 
     # grpc.aio distinguishes coroutines from asynchronous generators.
     async def write(requests: AsyncIterator[Any], context: Context) -> Any:
-        return await behavior(readable(requests, context), context)
+        return await behavior(readable(requests), context)
 
     async def generate(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        async for response in behavior(readable(requests, context), context):
-            yield response
+        try:
+            async for response in behavior(readable(requests), context):
+                yield response
+        except ServiceError as error:
+            await context.abort_with_status(to_grpc(error))
 
     return generate if inspect.isasyncgenfunction(behavior) else write
 

@@ -3,9 +3,11 @@
     relu(x)       = max(x, 0)
     silu(x)       = x * sigmoid(x)
     quick_gelu(x) = x * sigmoid(1.702 x)
+    gelu(x)       = x * Phi(x), Phi(-a) = (c1 t + ... + c5 t ** 5) * e ** -z ** 2 / 2,   z = a / sqrt(2)
     gelu_new(x)   = x * (1 + tanh(z)) / 2 = x * sigmoid(2 z),   z = sqrt(2 / pi) * (x + 0.044715 * x ** 3)
 
-All but the first are x * sigmoid(linear * x + cubic * x ** 3). In bfloat16 a sigmoid is exact to 1.7e-4 of it
+Phi of -a for a >= 0 is that of Abramowitz and Stegun, 7.1.26, to 7.5e-8, t = 1 / (1 + 0.3275911 z). silu and
+the last two are x * sigmoid(linear * x + cubic * x ** 3). In bfloat16 a sigmoid is exact to 1.7e-4 of it
 before the result is rounded, which may cost 3.9e-3: e ** -x to 1.0e-4 (kernels.cpu.isa.exp), a reciprocal to
 2 ** -14. In float32 it is exact to some roundings. Where e ** -x is infinite, some way below x = -88, the
 result is 0.
@@ -22,15 +24,30 @@ from kernels.cpu.elementwise.records import (
     GatedGeluRecord,
     GatedSiluRecord,
 )
+from kernels.cpu.isa.exp import precise_exp
 from kernels.cpu.isa.simd import fma, select
 
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
+_HALF_ROOT = math.sqrt(0.5)
 
 
 def _relu(x: f32x16) -> f32x16:
     """Returns NaN for NaN."""
     return select(x < f32x16(0.0), f32x16(0.0), x)
+
+
+def _gelu(x: f32x16) -> f32x16:
+    """Returns x * Phi(x)."""
+    one, is_negative = f32x16(1.0), x < f32x16(0.0)
+    z = select(is_negative, x * -_HALF_ROOT, x * _HALF_ROOT)
+    t = one / fma(z, f32x16(0.3275911), one)
+    series = fma(t, f32x16(1.061405429), f32x16(-1.453152027))
+    series = fma(t, series, f32x16(1.421413741))
+    series = fma(t, series, f32x16(-0.284496736))
+    series = fma(t, series, f32x16(0.254829592)) * t
+    tail = series * precise_exp(z * z * -1.0) * 0.5
+    return x * select(is_negative, tail, one - tail)
 
 
 def _activated(element: Static[Element], linear: float, cubic: float, x: f32x16) -> f32x16:
@@ -50,7 +67,7 @@ def activation(
         at, left = element.size * i, values - i
         loaded = element.load(x + at) if left >= 16 else element.load_first(x + at, left)
         if linear == 0:
-            element.store_first(out + at, _relu(loaded), left)
+            element.store_first(out + at, _relu(loaded) if cubic == 0 else _gelu(loaded), left)
         else:
             element.store_first(out + at, _activated(element, linear, cubic, loaded), left)
 
@@ -78,17 +95,19 @@ def gated_silu(
 def gated_gelu(
     element: Static[Element], record: GatedGeluRecord, first: int, count: int, thread: int
 ) -> None:
-    """Computes gelu_new(gate) * up of rows first .. first + count - 1."""
+    """Computes gelu_new(gate) * up of rows first .. first + count - 1, or gelu(gate) * up."""
     size, rest = element.size * record.width, record.width % 16
     for row in range(first, first + count):
         gate, out = record.gate_up + 2 * size * row, record.out + size * row
         for i in range(0, record.width - 15, 16):
             at = element.size * i
-            activated = _activated(element, _LINEAR, _CUBIC, element.load(gate + at))
+            x = element.load(gate + at)
+            activated = _gelu(x) if record.exact else _activated(element, _LINEAR, _CUBIC, x)
             element.store(out + at, activated * element.load(gate + size + at))
         if rest:
             at = element.size * (record.width - rest)
-            activated = _activated(element, _LINEAR, _CUBIC, element.load_first(gate + at, rest))
+            x = element.load_first(gate + at, rest)
+            activated = _gelu(x) if record.exact else _activated(element, _LINEAR, _CUBIC, x)
             element.store_first(out + at, activated * element.load_first(gate + size + at, rest), rest)
 
 

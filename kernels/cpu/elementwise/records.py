@@ -43,6 +43,7 @@ class GatedGeluRecord(OperationRecord):
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
     width: i64
+    exact: i64 = 0  # 1: gelu, not gelu_new
 
 
 @record
@@ -95,8 +96,8 @@ class LayerNormRecord(OperationRecord):
 
 @record
 class ActivationRecord(OperationRecord):
-    """kernels.cpu.elementwise.activations.activation: x * sigmoid(linear * x + cubic * x ** 3), or relu
-    where linear is 0. x, out: [rows, width] bfloat16."""
+    """kernels.cpu.elementwise.activations.activation: x * sigmoid(linear * x + cubic * x ** 3); where
+    linear is 0, relu, or gelu if cubic is 1. x, out: [rows, width] bfloat16."""
 
     x: Address
     out: Address

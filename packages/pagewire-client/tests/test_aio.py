@@ -337,6 +337,15 @@ def test_classes(client: Client, service: fakes.FakeService):
     assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s")
 
 
+def test_scores_of_documents(client: Client, service: fakes.FakeService):
+    found = client.score("q", ["x", "y"], top_n=2, instruction="i", priority=2, tenant="t", cache_salt="s")
+    assert [(each.index, each.score) for each in found] == [(1, 0.5), (0, 0.25)]
+    (request,) = service.requests
+    assert request.query.text == "q" and [each.text for each in request.documents] == ["x", "y"]
+    assert (request.top_n, request.instruction) == (2, "i")
+    assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s")
+
+
 async def test_async_embeddings(aclient: AsyncClient, service: fakes.FakeService):
     assert await aclient.embed(["a"]) == [[0, 0.5]]
 

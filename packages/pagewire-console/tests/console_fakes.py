@@ -9,7 +9,9 @@ import httpx2
 import pytest
 
 from frontend.auth.caller import Caller
+from frontend.engine.adapters import AdapterCatalogue
 from frontend.inspector import Inspector
+from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.v1 import inspection_pb2 as pb
 from tests.frontend.fakes import Script, Service, encode, run_service, say
 
@@ -79,6 +81,10 @@ class Shown:
         rows = [pb.TenantInfo(tenant=name, requests=2, share=share) for name, share in shares.items()]
         return pb.ListTenantsResponse(tenants=rows, total=2)
 
+    async def listed(self, _: Any) -> list[NamedAdapter]:
+        idle = [NamedAdapter(name=f"idle-{number}", digest=bytes(32)) for number in range(300)]
+        return [*idle, NamedAdapter(name=MARKUP, digest=bytes(32), requests=3, loaded=True, bytes=3 << 20)]
+
     def list_engines(self, _: Any) -> pb.ListEnginesResponse:
         engine = pb.EngineInfo(state=pb.ENGINE_STATE_SERVING, version="1", device="cpu", differs="")
         events = [pb.EngineEvent(kind=pb.ENGINE_EVENT_KIND_LOST, requests=3)]
@@ -105,11 +111,12 @@ def request_info(number: int) -> pb.RequestInfo:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """Replaces what cores answer about requests, blocks, tenants and engines."""
+    """Replaces what cores answer about requests, blocks, tenants, adapters and engines."""
     shown = Shown()
     for name in ("list_requests", "explain_request", "kv_pool", "list_tenants", "list_engines"):
         answer = getattr(shown, name)
         monkeypatch.setattr(Inspector, name, bound(answer))
+    monkeypatch.setattr(AdapterCatalogue, "listed", bound(shown.listed))
     return shown
 
 

@@ -124,6 +124,7 @@ async def test_an_answer_with_markup_is_text(open_page: OpenPage, shown: Shown):
         await page.get_by_label("tokens", exact=True).check()
         await expect(answer.locator(".token-view span")).to_have_count(len(MARKUP))
         await page.locator("#tenants-table").get_by_text(MARKUP[:50]).wait_for()
+        await page.locator("#adapters-table").get_by_text(MARKUP[:50]).wait_for()
         await page.locator("#requests-table tbody tr").first.click()
         await page.locator("#request-detail").get_by_text(MARKUP[:50]).wait_for()
         assert await page.locator("main img, main script").count() == 0
@@ -142,6 +143,16 @@ async def test_tokens_have_probabilities(open_page: OpenPage, shown: Shown):
         await expect(detail).to_contain_text(re.compile(r'"c" \d+(\.\d)? % instead of ".*" \d+'))
         await page.keyboard.press("ArrowLeft")
         await detail.get_by_text("token 2").wait_for()
+
+
+async def test_a_model_or_adapter_is_asked_for(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        await page.get_by_text("System prompt and sampling").click()
+        await page.get_by_label("Model or adapter").fill("fake")
+        async with page.expect_request("**/v1/chat/completions") as sent:
+            answer = await ask(page, "hi")
+        assert (await sent.value).post_data_json["model"] == "fake"
+        await answer.get_by_text("tokens ·").wait_for()
 
 
 async def test_sampling_reaches_the_engine(open_page: OpenPage, shown: Shown):

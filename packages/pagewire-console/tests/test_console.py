@@ -12,7 +12,7 @@ import pytest
 from console_fakes import MARKUP, RunConsole, Shown
 from frontend.auth.tokens import digest_of, entry_line
 from pagewire_console import console, viewer
-from pagewire_console.feed import Feed
+from pagewire_console.feed import MAX_ADAPTERS, Feed
 from pagewire_console.history import COLUMNS, History
 from pagewire_console.page_files import HOME
 
@@ -73,8 +73,11 @@ async def test_what_a_page_follows(run_console: RunConsole, shown: Shown):
         about = (await client.get(f"{console.DATA}about")).json()
         assert about["model"] == "fake" and about["is_operator"] and about["sees_requests"]
         assert about["default_sampling"]["top_k"] == 40
-        found = await until(client, "history", "now", "pool")
+        found = await until(client, "history", "now", "pool", "adapters")
         history, now, pool = found["history"], found["now"], found["pool"]
+        adapters = found["adapters"]["adapters"]
+        assert (len(adapters), found["adapters"]["total"]) == (MAX_ADAPTERS, 301)
+        assert (adapters[0]["name"], adapters[0]["requests"], adapters[0]["loaded"]) == (MARKUP, 3, True)
         assert tuple(history["columns"]) == COLUMNS and history["length"] == 600
         assert now["state"] == "serving" and now["requests"]["total"] == 3
         rows = [dict(zip(now["requests"]["columns"], row, strict=True)) for row in now["requests"]["rows"]]

@@ -1,5 +1,6 @@
 """Samples of the last minutes: quantiles of what was observed since, and differences of totals."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,9 +78,12 @@ async def test_samples_are_bounded_and_can_be_waited_for():
     for _ in range(LENGTH + 5):
         history.take()
     assert len(history.rows) == LENGTH and history.num_sampled == LENGTH + 5
+    waiter = asyncio.ensure_future(history.changed())
+    history.take()  # before the task waits
+    await asyncio.wait_for(waiter, 10)
     history.start()
     await history.changed()
-    assert history.num_sampled > LENGTH + 5
+    assert history.num_sampled > LENGTH + 6
     await history.stop()
     await history.stop()
 

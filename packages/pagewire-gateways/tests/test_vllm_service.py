@@ -208,7 +208,9 @@ async def test_it_is_served_only_when_asked_for(checkpoint):
     assert access_of(f"/{SERVICE}/Generate") is Access.AUTHENTICATED
 
 
-def _stored(tenant: str, parent: int, *numbers: int, salt: str = "") -> engine_pb2.CacheChange:
+def _stored(
+    tenant: str, parent: int, *numbers: int, salt: str = "", adapter: str = ""
+) -> engine_pb2.CacheChange:
     """Blocks of two tokens."""
     stored = engine_pb2.CachedBlocks(
         tenant=tenant,
@@ -216,6 +218,8 @@ def _stored(tenant: str, parent: int, *numbers: int, salt: str = "") -> engine_p
         parent_hash=parent.to_bytes(16, "little") if parent else b"",
         hashes=b"".join(number.to_bytes(16, "little") for number in numbers),
         token_ids=pack_u32(range(2 * len(numbers))),
+        adapter=adapter,
+        adapter_digest=32 * b"\xff" if adapter else b"",
     )
     return engine_pb2.CacheChange(stored=stored)
 
@@ -228,7 +232,7 @@ async def test_kv_events_are_a_snapshot_and_then_changes_numbered_without_gaps(c
         watch = (await asyncio.wait_for(service.engine.watches.get(), 30)).watch
         for changes, parts in (
             ([_stored("", 0, 1, 2)], 1),
-            ([_stored("", 2, 3, salt="s"), _stored("other", 0, 4)], 0),
+            ([_stored("", 2, 3, salt="s"), _stored("other", 0, 4), _stored("", 0, 5, adapter="legal")], 0),
             ([engine_pb2.CacheChange(removed_hashes=(2**64 - 1).to_bytes(16, "little"))], 0),
             ([engine_pb2.CacheChange(cleared={})], 0),
         ):
@@ -243,7 +247,9 @@ async def test_kv_events_are_a_snapshot_and_then_changes_numbered_without_gaps(c
             (1, [0, 1], 2),
             (2, [2, 3], 2),
         ]
-        (event,) = stored.events
+        event, adapted = stored.events
+        assert adapted.stored.lora_name == "legal" and adapted.stored.blocks[0].lora_id == -1
+        assert not event.stored.HasField("lora_name") and not event.stored.blocks[0].HasField("lora_id")
         assert (event.stored.parent_block_hash, event.stored.cache_salt) == (2, "s"), "others' are left out"
         assert list(removed.events[0].removed.block_hashes) == [-1]
         assert cleared.events[0].HasField("cleared") and not cleared.HasField("snapshot")

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -208,3 +209,19 @@ def test_the_device_goes_from_step_to_step_on_its_own(initialize: Initialize):
     now[0] = 200.0
     runner.launch(plan(rows=[0], starts=[4], counts=[1], sample_rows=[0], sample_sources=[0]))
     assert runner.finish().started_ns == 200 * 10**9, "an idle device begins at once"
+
+
+def test_a_step_has_no_more_adapters_than_it_may(initialize: Initialize, tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    executor, facts = load(initialize(max_loras=1), SimulatedPlatform(WorkerConfig()))
+    assert facts.model.max_adapters_per_step == 1
+    rows = []
+    for row in range(2):
+        (tmp_path / "adapter_model.safetensors").write_bytes(bytes([row]))
+        order = worker_pb2.LoadAdapter(number=1, source=str(tmp_path), max_bytes=1)
+        rows.append(new_row(row))
+        rows[row].adapter.digest = executor.load_adapter(order).result().digest
+    executor.execute(plan(rows[0]))
+    columns = {"starts": [3, 0], "counts": [1, 3], "sample_rows": [0, 1]}
+    with pytest.raises(PlanError, match="2 adapters in a step, more than 1"):
+        executor.execute(plan(rows[1], rows=[0, 1], sample_sources=[0, 1], **columns))

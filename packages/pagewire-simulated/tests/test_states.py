@@ -8,6 +8,7 @@ import pytest
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import unpack_f32
+from pagewire_simulated.scores import logprob_reference
 from pagewire_simulated.tokens import GAMMA, mix
 from tests.engine_core.fakes import add_request
 
@@ -34,3 +35,13 @@ def test_they_are_those_of_the_formula_in_any_chunks(in_process: Callable[..., A
         states = np.array([state(prompt[: end + 1]) for end in range(len(prompt))], np.float32)
         assert found[0] == states[-1].tolist()
         assert np.abs(np.array(found[1]) - states.mean(0)).max() < 1e-5
+
+
+def test_logits_are_those_of_the_ranks(in_process: Callable[..., Any]):
+    device = in_process(budget=64)
+    pooling = Pooling(type=POOLING_TYPE_LAST, token_ids=[7, 200])
+    device.outputs(*(add_request(place, prompt, pooling=pooling) for place, prompt in enumerate(PROMPTS)))
+    for place, prompt in enumerate(PROMPTS):
+        scored = [logprob_reference(prompt, token, 320) for token in pooling.token_ids]
+        found = unpack_f32(device.vectors[place])
+        assert found == pytest.approx([-np.log(rank) for _, rank in scored])

@@ -98,7 +98,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "head_sizes", "input_embedding_size", "whole_prompts")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "max_adapters_per_step", "head_sizes", "input_embedding_size", "whole_prompts")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class ModelFacts(_message.Message):
     IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_CAVEAT_FIELD_NUMBER: _ClassVar[int]
+    MAX_ADAPTERS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     HEAD_SIZES_FIELD_NUMBER: _ClassVar[int]
     INPUT_EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     WHOLE_PROMPTS_FIELD_NUMBER: _ClassVar[int]
@@ -130,10 +131,11 @@ class ModelFacts(_message.Message):
     implementation: str
     embedding_size: int
     adapters_caveat: str
+    max_adapters_per_step: int
     head_sizes: _containers.RepeatedScalarFieldContainer[int]
     input_embedding_size: int
     whole_prompts: bool
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ...) -> None: ...
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., max_adapters_per_step: _Optional[int] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters")
@@ -292,16 +294,18 @@ class InputEmbeddings(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., positions: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class Pooling(_message.Message):
-    __slots__ = ("type", "dimensions", "normalize", "head")
+    __slots__ = ("type", "dimensions", "normalize", "head", "token_ids")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     type: PoolingType
     dimensions: int
     normalize: bool
     head: int
-    def __init__(self, type: _Optional[_Union[PoolingType, str]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., head: _Optional[int] = ...) -> None: ...
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, type: _Optional[_Union[PoolingType, str]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., head: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TenantTerms(_message.Message):
     __slots__ = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences")

@@ -10,16 +10,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReadRequest(_message.Message):
-    __slots__ = ("prompt", "words", "continuations", "answer_form")
+    __slots__ = ("prompt", "words", "continuations", "answer_form", "pair")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FORM_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
     prompt: ReadPrompt
     words: Texts
     continuations: Texts
     answer_form: AnswerForm
-    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ...) -> None: ...
+    pair: ReadPair
+    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ..., pair: _Optional[_Union[ReadPair, _Mapping]] = ...) -> None: ...
 
 class AnswerForm(_message.Message):
     __slots__ = ("structured_output", "tools", "calls_required", "single_call", "reasoning", "reasoning_budget")
@@ -67,6 +69,20 @@ class ReadPrompt(_message.Message):
     max_model_len: int
     offsets: bool
     def __init__(self, prompt: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., path: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., offsets: _Optional[bool] = ...) -> None: ...
+
+class ReadPair(_message.Message):
+    __slots__ = ("query", "document", "instruction", "path", "max_model_len")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    document: _prompt_pb2.Prompt
+    instruction: str
+    path: str
+    max_model_len: int
+    def __init__(self, query: _Optional[str] = ..., document: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., instruction: _Optional[str] = ..., path: _Optional[str] = ..., max_model_len: _Optional[int] = ...) -> None: ...
 
 class Texts(_message.Message):
     __slots__ = ("texts",)

@@ -1,6 +1,6 @@
 """Requests with adapters: loaded before they begin, in a bounded memory, and not taken from a request."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,31 +18,29 @@ from pagewire.internal.v1.engine_pb2 import (
     WatchCache,
 )
 from pagewire.v1 import inspection_pb2 as pb
-from tests.engine_core.fakes import add_request
+from tests.engine_core.fakes import adapter_digest, add_request
 from tests.engine_core.house import House
 
 PROMPT = list(range(10, 31))  # five blocks of 4 and one token
 
 
-def digest_of(name: str) -> bytes:
-    return name.encode().ljust(32, b".")
-
-
 class Adapters(House):
     """A house with adapters of 10 bytes each, and memory for two of them."""
 
-    def __init__(self, folder: Path, capacity: int = 20) -> None:
+    def __init__(
+        self, folder: Path, capacity: int = 20, names: Sequence[str] = "abcd", rows: int = 8
+    ) -> None:
         self.folder = folder
-        for name in (*"abcd", "missing"):
+        for name in (*names, "missing"):
             (folder / name).mkdir()
-        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity))
-        self.worker.folders = {name: (digest_of(name), 10) for name in "abcd"}
+        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity), rows=rows)
+        self.worker.folders = {name: (adapter_digest(name), 10) for name in names}
 
     def put_one(self, handle: int, name: str, start: int = 0, **options: object) -> AddRequest:
         message = add_request(handle, PROMPT, **options)  # type: ignore[arg-type]
         adapter = message.adapter
         adapter.name, adapter.source, adapter.start = name, str(self.folder / name), start
-        adapter.digest = digest_of(name)
+        adapter.digest = adapter_digest(name)
         self.put(message)
         return message
 
@@ -54,7 +52,7 @@ class Adapters(House):
 
     def settle(self) -> None:
         """Steps until no call is under way."""
-        while self.inbox or self.core._adapters.is_loading:
+        while self.inbox or self.core.adapters.is_loading:
             self.step()
 
     def answers(self) -> list[tuple[str, str]]:
@@ -89,14 +87,14 @@ def test_loaded_when_a_request_needs_it(house: Adapters) -> None:
     house.put(add_request(3))
     house.run()
     assert {*house.outputs_of(b"a").ends} == {(1, 0), (1, 1), (2, 0), (3, 0)}
-    assert house.worker.adapters == {digest_of("a")}
+    assert house.worker.adapters == {adapter_digest("a")}
 
 
 def test_the_least_recently_used_is_dropped(house: Adapters) -> None:
     for handle, name in enumerate("abac", start=1):
         house.put_one(handle, name)
         house.run()
-    assert house.worker.adapters == {digest_of("a"), digest_of("c")}
+    assert house.worker.adapters == {adapter_digest("a"), adapter_digest("c")}
 
 
 @pytest.mark.parametrize("capacity", [10, 20, 1000])
@@ -110,7 +108,7 @@ def test_nothing_is_taken_from_a_request_and_all_get_their_turn(tmp_path: Path, 
             handle += 1
             house.put_one(handle, name, max_tokens=7)
         house.step(3)
-        is_judged = house.core._adapters.is_loading  # one whose size the core does not know yet
+        is_judged = house.core.adapters.is_loading  # one whose size the core does not know yet
         assert 10 * len(house.worker.adapters) <= capacity + 10 * is_judged
     house.run()
     assert len(house.outputs_of(b"a").ends) == handle and not house.failures()
@@ -165,7 +163,7 @@ def test_gateways_are_told_the_adapter(house: Adapters) -> None:
     house.run()
     stored = [each.stored for _, message in house.sent for each in message.cache_changes.changes]
     told = [(len(each.hashes) // 16, each.adapter, each.adapter_digest) for each in stored if each.hashes]
-    assert told[0] == (2, "", b"") and {each[1:] for each in told[1:]} == {("b", digest_of("b"))}
+    assert told[0] == (2, "", b"") and {each[1:] for each in told[1:]} == {("b", adapter_digest("b"))}
 
 
 def test_refused(house: Adapters, tmp_path: Path) -> None:
@@ -174,7 +172,7 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
     outside.mkdir(exist_ok=True)
     (tmp_path / "link").symlink_to(outside)
     (tmp_path / "loop").symlink_to("loop")
-    house.worker.folders["huge"] = digest_of("huge"), 21
+    house.worker.folders["huge"] = adapter_digest("huge"), 21
     changes: list[tuple[str, dict[str, object], str, Code]] = [
         ("a", {"digest": b""}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
         ("a", {"start": len(PROMPT)}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
@@ -186,12 +184,12 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
         ("a", {"source": f"{tmp_path}/{'x' * 5000}"}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("missing", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("huge", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
-        ("a", {"digest": digest_of("other")}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
+        ("a", {"digest": adapter_digest("other")}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
     ]
     for handle, (name, fields, reason, code) in enumerate(changes, start=1):
         message = add_request(handle, PROMPT)
         message.adapter.name, message.adapter.source = name, str(tmp_path / name)
-        message.adapter.digest = digest_of(name)
+        message.adapter.digest = adapter_digest(name)
         for field, value in fields.items():
             setattr(message.adapter, field, value)
         house.put(message)
@@ -277,7 +275,7 @@ def test_names(house: Adapters) -> None:
         ("x", b"c", False),
         ("y", b"b", True),
     ], "there was no room for it beside one that runs and one that is pinned"
-    assert house.worker.adapters == {digest_of("a"), digest_of("b")}
+    assert house.worker.adapters == {adapter_digest("a"), adapter_digest("b")}
     house.put(Utility(call_id=3, unload_adapter=UnloadAdapter(name="y")))
     house.put(Utility(call_id=4, unload_adapter=UnloadAdapter(name="nothing")))
     house.run()
@@ -285,7 +283,7 @@ def test_names(house: Adapters) -> None:
         ("y", ""),
         ("nothing", "ADAPTER_NOT_FOUND"),
     ]
-    assert digest_of("b") not in house.worker.adapters
+    assert adapter_digest("b") not in house.worker.adapters
 
 
 def test_unload_waits_for_its_requests(house: Adapters) -> None:
@@ -302,10 +300,10 @@ def test_unload_waits_for_its_requests(house: Adapters) -> None:
 
 def test_named_again_by_a_frontend(house: Adapters) -> None:
     """A core that starts is told names by frontends: nothing is loaded before it is used."""
-    house.load("x", "a", digest=digest_of("a"))
+    house.load("x", "a", digest=adapter_digest("a"))
     assert house.answers() == [("x", "")] and not house.worker.adapters
-    house.load("x", "a", digest=digest_of("b"))
-    assert house.core.adapter_names.table().adapters[0].digest == digest_of("a"), "the first one counts"
+    house.load("x", "a", digest=adapter_digest("b"))
+    assert house.core.adapter_names.table().adapters[0].digest == adapter_digest("a"), "the first one counts"
 
 
 def test_one_that_kills_the_engine(tmp_path: Path) -> None:

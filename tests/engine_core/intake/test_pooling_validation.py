@@ -16,6 +16,15 @@ REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
     "no type": (lambda m: m.pooling.ClearField("type"), "pooling.type"),
     "another type": (lambda m: m.pooling.MergeFromString(b"\x08\x07"), "pooling.type"),
     "too many dimensions": (lambda m: setattr(m.pooling, "dimensions", 5), "dimensions"),
+    "logits and dimensions": (lambda m: m.pooling.token_ids.append(5), "pooling.token_ids"),
+    "logits of no token": (
+        lambda m: m.pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST, token_ids=[1 << 20])),
+        "pooling.token_ids",
+    ),
+    "too many logits": (
+        lambda m: m.pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST, token_ids=[5] * 9)),
+        "pooling.token_ids",
+    ),
     "several sequences": (lambda m: setattr(m.sampling, "n", 2), "pooling"),
     "output": (lambda m: setattr(m.stopping, "max_tokens", 2), "pooling"),
     "log-probabilities": (lambda m: m.logprobs.CopyFrom(top(1)), "logprobs"),

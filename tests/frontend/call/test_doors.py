@@ -34,6 +34,7 @@ class Doors:
         self.vllm = vllm_engine_pb2_grpc.VllmEngineStub(service.channel)
         self.tei = tei_pb2_grpc.EmbedStub(service.channel)
         self.tei_predict = tei_pb2_grpc.PredictStub(service.channel)
+        self.tei_rerank = tei_pb2_grpc.RerankStub(service.channel)
         self.tei_tokenize = tei_pb2_grpc.TokenizeStub(service.channel)
 
     async def post(self, path: str, **body: Any) -> str:
@@ -92,6 +93,10 @@ DOORS: dict[str, tuple[Door, str]] = {
         lambda to: status(to.service.pooling.Classify(pooling_pb2.ClassifyRequest(inputs=EMBED.inputs))),
         "model",
     ),
+    "Score": (
+        lambda to: status(to.service.pooling.Score(pooling_pb2.ScoreRequest(query=EMBED.inputs[0]))),
+        "documents",
+    ),
     "ScoreContinuations": (
         lambda to: status(
             to.service.pooling.ScoreContinuations(
@@ -122,17 +127,49 @@ DOORS: dict[str, tuple[Door, str]] = {
         lambda to: status(to.tei.Embed(tei_pb2.EmbedRequest(inputs=TEXT, dimensions=0))),
         "dimensions",
     ),
+    "tei.v1.Embed/EmbedStream": (
+        lambda to: status(to.tei.EmbedStream(once(tei_pb2.EmbedRequest(inputs=TEXT, dimensions=0)))),
+        "dimensions",
+    ),
     "tei.v1.Predict/Predict": (
         lambda to: status(to.tei_predict.Predict(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True))),
+        "raw_scores",
+    ),
+    "tei.v1.Predict/PredictStream": (
+        lambda to: status(
+            to.tei_predict.PredictStream(once(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True)))
+        ),
         "raw_scores",
     ),
     "tei.v1.Predict/PredictPair": (
         lambda to: status(to.tei_predict.PredictPair(tei_pb2.PredictPairRequest(inputs=[TEXT, ""]))),
         "inputs",
     ),
+    "tei.v1.Rerank/Rerank": (
+        lambda to: status(
+            to.tei_rerank.Rerank(tei_pb2.RerankRequest(texts=[TEXT], truncation_direction=7))  # type: ignore[arg-type]
+        ),
+        "truncation_direction",
+    ),
+    "tei.v1.Predict/PredictPairStream": (
+        lambda to: status(
+            to.tei_predict.PredictPairStream(once(tei_pb2.PredictPairRequest(inputs=[TEXT, ""])))
+        ),
+        "inputs",
+    ),
     "tei.v1.Tokenize/Tokenize": (
         lambda to: status(to.tei_tokenize.Tokenize(tei_pb2.EncodeRequest(inputs=TEXT, prompt_name="x"))),
         "prompt_name",
+    ),
+    "tei.v1.Tokenize/TokenizeStream": (
+        lambda to: status(
+            to.tei_tokenize.TokenizeStream(once(tei_pb2.EncodeRequest(inputs=TEXT, prompt_name="x")))
+        ),
+        "prompt_name",
+    ),
+    "tei.v1.Tokenize/DecodeStream": (
+        lambda to: status(to.tei_tokenize.DecodeStream(once(tei_pb2.DecodeRequest(ids=IDS)))),
+        "ids",
     ),
     "tei.v1.Tokenize/Decode": (
         lambda to: status(to.tei_tokenize.Decode(tei_pb2.DecodeRequest(ids=IDS))),
@@ -158,6 +195,11 @@ DOORS: dict[str, tuple[Door, str]] = {
         "tools",
     ),
     "/v1/embeddings": (lambda to: to.post("/v1/embeddings", input=TEXT, dimensions="x"), "dimensions"),
+    "/v1/rerank": (lambda to: to.post("/v1/rerank", query=TEXT, top_n="x"), "top_n"),
+    "/v2/rerank": (lambda to: to.post("/v2/rerank", query=TEXT, top_n="x"), "top_n"),
+    "/rerank": (lambda to: to.post("/rerank", query=TEXT, texts="x"), "texts"),
+    "/v1/score": (lambda to: to.post("/v1/score", text_1=TEXT), "text_2"),
+    "/score": (lambda to: to.post("/score", data_1=TEXT, data_2=[]), "data_2"),
     "/classify": (lambda to: to.post("/classify", input=TEXT, priority="x"), "priority"),
     "/tokenize": (lambda to: to.post("/tokenize", prompt=TEXT, add_special_tokens="x"), "add_special_tokens"),
     "/detokenize": (lambda to: to.post("/detokenize", tokens=IDS[:5000] + [-1]), "tokens"),

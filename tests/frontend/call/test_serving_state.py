@@ -42,3 +42,16 @@ async def test_every_waiter_sees_a_change():
     assert not any(waiter.done() for waiter in waiters)
     state.set_engine(SERVING)
     await asyncio.wait_for(asyncio.gather(*waiters), 10)
+
+
+async def test_a_change_before_the_waiter_runs_is_seen():
+    """A task runs its coroutine a turn of the loop later; the state must not change unseen in between."""
+    state = ServingState()
+    waiter = asyncio.ensure_future(state.changed())
+    state.set_engine(SERVING)
+    await asyncio.wait_for(waiter, 10)
+    waiting = asyncio.ensure_future(state.unless_closed(asyncio.Event().wait()))
+    await asyncio.sleep(0)  # it has read the state, and the task that waits for its change has not begun
+    state.close()
+    with pytest.raises(Draining):
+        await asyncio.wait_for(waiting, 10)

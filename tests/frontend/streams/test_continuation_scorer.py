@@ -145,14 +145,6 @@ async def test_they_outlive_the_core(checkpoint, model):
         assert (await call).scores[0].logprob == sum(expected(" yes"))
 
 
-async def test_the_others_are_not_built(checkpoint, model):
-    async with run_service(checkpoint, model=model) as service:
-        for rpc, request in ((service.pooling.Score, pooling_pb2.ScoreRequest()),):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await rpc(request)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 @pytest.mark.parametrize("kind", ["byte-level", "llama", "strips-two", "gemma"])
 def test_text_that_goes_on_has_no_space_before_it(kind):
     """Behind a prompt it stands as it was written."""

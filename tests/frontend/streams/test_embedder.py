@@ -70,7 +70,11 @@ async def test_a_decoder_without_a_head_embeds_and_refuses_to_generate(checkpoin
         (violation,) = details_of(caught.value)["BadRequest"].field_violations
         assert violation.field == "model"
         model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
-        assert list(model.capabilities) == [model_pb2.CAPABILITY_EMBED, model_pb2.CAPABILITY_ADAPTERS]
+        assert list(model.capabilities) == [
+            model_pb2.CAPABILITY_EMBED,
+            model_pb2.CAPABILITY_ADAPTERS,
+            model_pb2.CAPABILITY_SCORE,
+        ]
 
 
 async def test_dimensions_normalization_and_raw_elements(checkpoint):

@@ -43,11 +43,12 @@ class Tracer:
     def close(self) -> None: ...
 
 
-def stream_of(span: RequestSpan) -> Stream:
+def stream_of(span: RequestSpan, adapter: str = "") -> Stream:
     wanted: dict[str, Any] = {"text": False, "token_ids": True, "token_bytes": None, "cumulative": False}
     wanted |= {"include_stop": False, "min_tokens": 0, "logprobs": False, "likelihood": False}
     sequence = Sequence(0, OutputFields(**wanted), None, None, "")
-    stream = Stream(Header("id", "fake", 7, 3), DeliveryMode(), [sequence], span.timings)
+    applied = generation_pb2.AppliedAdapter(name=adapter) if adapter else None
+    stream = Stream(Header("id", "fake", 7, 3, adapter=applied), DeliveryMode(), [sequence], span.timings)
     span.begin(stream)
     return stream
 
@@ -71,6 +72,17 @@ async def test_one_that_finishes_is_counted_with_its_times_and_tokens():
     assert counters.request_seconds.count == counters.decode_seconds.count == 1
     assert tracer.span.attributes["gen_ai.usage.output_tokens"] == 4 and not tracer.span.failed
     assert [part.name for part in tracer.span.parts] == ["preprocess", "queue", "prefill", "decode"]
+
+
+async def test_one_with_an_adapter_is_counted_for_it():
+    counters = Counters()
+    for name in ("legal", "", "legal"):
+        with RequestSpan(counters, None, Call(ANONYMOUS), REQUEST) as span:
+            stream = stream_of(span, name)
+            stream.push(0, 0, array("I", [5, 6]), LENGTH, 0, time.monotonic_ns())
+            await stream.take()
+    assert counters.adapter_requests == {"legal": 2} and counters.prompt_tokens == 9
+    assert counters.adapter_tokens == {("legal", "prompt"): 6, ("legal", "generated"): 4}
 
 
 async def test_one_that_is_refused_has_a_reason():

@@ -202,6 +202,7 @@ NEARLY: dict[str, Call] = {
     **{name: on_rows("activation", 1, name=name) for name in ACTIVATIONS if name != "relu"},
     "gated_silu": on_pairs("silu"),
     "gated_gelu": on_pairs("gelu_new"),
+    "gated_gelu, exact": on_pairs("gelu"),
     "clamped_swiglu": clamped_swiglu,
     "capped logits": logits(2.0),
     "gated combine": combine_gated,

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 from pagewire import cli
 from pagewire.cli import top
-from pagewire.v1 import admin_pb2
+from pagewire.v1 import admin_pb2, model_pb2
+from pagewire_client.errors import Unavailable
 
 INFO = admin_pb2.GetServerInfoResponse(version="1.2", state=admin_pb2.SERVER_STATE_SERVING)
 INFO.start_time.seconds = 1000
@@ -40,6 +42,9 @@ class FakeClient:
     def load(self) -> admin_pb2.Load:
         return BUSY
 
+    def adapters(self) -> list[model_pb2.Adapter]:
+        raise Unavailable(grpc.StatusCode.UNAVAILABLE, "the engine went away meanwhile")
+
     def watch_load(self, interval: float) -> Iterator[admin_pb2.Load]:
         assert interval == 2.0
         yield from [BUSY] * 3
@@ -67,6 +72,13 @@ def test_a_page():
 
 def test_without_an_engine():
     assert top.page_lines(INFO, admin_pb2.Load(), "here:1", 0)[-1] == "no engine is connected"
+
+
+def test_the_busiest_adapters_follow():
+    adapters = [model_pb2.Adapter(name=f"a{number}", streams=number) for number in range(15)]
+    *_, head, first, second = top.page_lines(INFO, BUSY, "here:1", 1000, adapters)[:9]
+    assert head.split()[0] == "adapter" and (first.split()[0], second.split()[0]) == ("a14", "a13")
+    assert top.page_lines(INFO, BUSY, "here:1", 1000, adapters)[-1] == "and 5 more (pagewire adapters)"
 
 
 def test_once(capsys: pytest.CaptureFixture[str]):

@@ -94,10 +94,11 @@ def test_rows_that_pool(checkpoint: Checkpoints, on_the_host: MakeDriver):
     found = []
     for make in (partial(Driver, **SMALL), on_the_host):
         driver = make(folder, record=False, budget=5)
-        rows = [driver.add(PROMPT[:4], 1, pooling=Pooling(type=kind))[0] for kind in (1, 2)]  # type: ignore[arg-type]
+        kinds = Pooling(type=1), Pooling(type=2), Pooling(type=1, token_ids=[7, 70])
+        rows = [driver.add(PROMPT[:4], 1, pooling=kind)[0] for kind in kinds]
         driver.add(PROMPT[:1], 1)
         driver.run()
-        found.append(torch.tensor([row.vector for row in rows]))
+        found.append(torch.tensor([x for row in rows for x in row.vector]))
     assert torch.allclose(*found, atol=1e-4) and found[0].abs().max() > 0.1
 
 

@@ -67,6 +67,10 @@ class RecordingBackend:
         self.calls.append(f"states {index.tolist()}")
         return lambda: np.full((len(index), 2), [3.0, 4.0], np.float32)
 
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        self.calls.append(f"logits {token_ids.tolist()} at {index.tolist()}")
+        return lambda: token_ids.astype(np.float32) / 2
+
     def row_states(self, entry: int, count: int) -> States:
         self.calls.append(f"row {entry} states {count}")
         return lambda: np.full((count, 2), [1.0, np.inf], np.float32)
@@ -185,6 +189,19 @@ def test_rows_that_pool_alone_are_not_sampled():
     assert unpack_f32(runner.execute(plan).vectors[0].values) == [3.0, 4.0]
     assert not any(call.startswith("sample") for call in runner.backend.calls)
     assert runner.backend.wanted == [Wanted.STATES]
+
+
+def test_rows_that_pool_logits_of_tokens():
+    """Each those that it names, beside a row that pools its state."""
+    runner = executor()
+    plan = prefill_plan([2, 2, 2], 4)
+    plan.new_rows[0].pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST, token_ids=[6]))
+    plan.new_rows[1].pooling.type = POOLING_TYPE_LAST
+    plan.new_rows[2].pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST, token_ids=[8, 4]))
+    result = runner.execute(plan)
+    assert [unpack_f32(vector.values) for vector in result.vectors] == [[3], [3, 4], [4, 2]]
+    assert "logits [[6, 6], [8, 4]] at [0, 2]" in runner.backend.calls
+    assert runner.backend.wanted == [Wanted.LOGITS]
 
 
 def test_beams_alone_are_not_sampled():

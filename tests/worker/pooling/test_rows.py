@@ -20,6 +20,7 @@ from worker.step.rows import PlanError
 from worker.step.warmup_plans import prefill_plan
 
 LAST, MEAN = Pooling(type=POOLING_TYPE_LAST), Pooling(type=POOLING_TYPE_MEAN)
+LOGITS = Pooling(type=POOLING_TYPE_LAST, token_ids=[70, 5])
 PROMPTS = [
     [3 + (7 * row + 5 * place) % 80 for place in range(length)] for row, length in enumerate((1, 9, 30))
 ]
@@ -68,7 +69,7 @@ def test_a_checkpoint_of_the_bare_decoder(checkpoint: Callable[..., Path], tmp_p
 def test_the_same_bits_alone_in_a_crowd_in_chunks_and_again(checkpoint: Callable[..., Path], dtype: str):
     settings = {"record": False, "dtype": dtype, "block_size": 16}
     driver = Driver(checkpoint("llama", **FITTING), **settings)
-    for pooling in (LAST, MEAN):
+    for pooling in (LAST, MEAN, LOGITS):
         alone = [vectors(driver, pooling, [prompt])[0] for prompt in PROMPTS]
         assert vectors(driver, pooling) == alone
         driver.budget = 4  # chunks
@@ -85,13 +86,26 @@ def test_the_same_bits_alone_in_a_crowd_in_chunks_and_again(checkpoint: Callable
         assert len(source.output) == 40
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma", "gemma2"])
+def test_logits_of_tokens_are_those_of_transformers(checkpoint: Callable[..., Path], family: str):
+    """Also where logits are capped."""
+    folder = checkpoint(family, **FITTING)
+    driver = Driver(folder, record=False, dtype="float32", block_size=16)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for prompt, found in zip(PROMPTS, vectors(driver, LOGITS), strict=True):
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0, -1, [70, 5]].numpy()
+        assert np.abs(np.array(found) - expected).max() < 5e-4
+
+
 @pytest.mark.cpu_kernels
-def test_the_last_token_behind_cached_blocks(checkpoint: Callable[..., Path]):
+@pytest.mark.parametrize("pooling", [LAST, LOGITS], ids=["state", "logits"])
+def test_the_last_token_behind_cached_blocks(checkpoint: Callable[..., Path], pooling: Pooling):
     driver = Driver(checkpoint("llama", **FITTING), record=False, dtype="bfloat16", block_size=16)
-    alone = vectors(driver, LAST, PROMPTS[2:])
+    alone = vectors(driver, pooling, PROMPTS[2:])
     source = driver.add(PROMPTS[2], 3)[0]
     driver.step()
-    row = driver.add(PROMPTS[2], 1, pooling=LAST)[0]
+    row = driver.add(PROMPTS[2], 1, pooling=pooling)[0]
     driver.share(source, row, 1)
     driver.run()
     assert [row.vector] == alone
@@ -134,6 +148,8 @@ def test_plans_that_do_not_fit_are_refused():
         rows.add_row(0, new_row(pooling=LAST), [5], [6])
     with pytest.raises(PlanError, match="needs head 1"):
         rows.add_row(0, new_row(pooling=Pooling(type=POOLING_TYPE_LAST, head=1)), [5, 6], [])
+    with pytest.raises(PlanError, match="pools logits, and more"):
+        rows.add_row(0, new_row(pooling=Pooling(type=POOLING_TYPE_MEAN, token_ids=[5])), [5, 6], [])
     rows.add_row(0, new_row(pooling=LAST), [5, 6], [])
     with pytest.raises(PlanError, match="is forked"):
         rows.fork_row(1, 0, 1)

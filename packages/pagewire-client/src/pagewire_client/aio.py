@@ -34,11 +34,13 @@ from pagewire_client.results import (
     Classes,
     ContinuationScore,
     Delta,
+    DocumentScore,
     FinishReason,
     Generation,
     Tokenized,
     classes,
     continuation_scores,
+    document_scores,
     tokenized,
 )
 from pagewire_client.tools import ToolLoopError, choice_after_calls, functions_of, tool
@@ -352,6 +354,39 @@ class AsyncClient:
         )
         response = await self._unary(channel.CLASSIFY, request, timeout)
         return classes(response)
+
+    async def score(
+        self,
+        query: PromptLike,
+        documents: PromptLike | Iterable[PromptLike],
+        *,
+        top_n: int | None = None,
+        instruction: str = "",
+        request_id: str = "",
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str = "",
+        cache_bypass: bool = False,
+        timeout: float | None = None,
+    ) -> list[DocumentScore]:
+        """Returns the relevance of each document to the query, best first.
+
+        top_n: only so many. instruction: what makes a document relevant, for templates that have it. Other
+        options: see RequestOptions.
+        """
+        request = pooling_pb2.ScoreRequest(
+            request_id=request_id,
+            model=self._model,
+            query=to_prompt(query),
+            documents=to_prompts(documents),
+            top_n=top_n,
+            instruction=instruction,
+            priority=priority,
+            tenant=tenant,
+            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
+        )
+        response = await self._unary(channel.SCORE, request, timeout)
+        return document_scores(response)
 
     async def score_continuations(
         self,

@@ -283,6 +283,19 @@ def classes(response: pooling_pb2.ClassifyResponse) -> Classes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DocumentScore:
+    """The relevance of a document. index: of the document in the request."""
+
+    index: int
+    score: float
+
+
+def document_scores(response: pooling_pb2.ScoreResponse) -> list[DocumentScore]:
+    """Returns the scores of a message, best first."""
+    return [DocumentScore(each.index, each.score) for each in response.scores]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ContinuationScore:
     """A scored continuation.
 

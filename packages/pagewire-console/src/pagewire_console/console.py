@@ -17,7 +17,7 @@ from frontend.parts import FrontendParts
 from pagewire import __version__
 from pagewire.host.addresses import is_loopback
 from pagewire.v1 import admin_pb2, inspection_pb2
-from pagewire_console.feed import Feed
+from pagewire_console.feed import MAX_ADAPTERS, Feed
 from pagewire_console.history import COLUMNS, INTERVAL_S, LENGTH, History
 from pagewire_console.page_files import HOME, page_routes
 from pagewire_console.viewer import Viewer, viewer_of
@@ -26,7 +26,7 @@ from pagewire_console.views import Json, explanation_view
 DATA = f"{HOME}data/"
 """Where the page's data are."""
 _POOL_INTERVALS = 2
-"""A picture of the KV pool in so many intervals: it is most of the bytes."""
+"""A picture of the KV pool, and the adapters, in so many intervals: they are most of the bytes."""
 
 
 class Console:
@@ -67,6 +67,7 @@ class Console:
             "model": parts.model.name,
             "version": __version__,
             "start_time": parts.start_time,
+            "adapters": [each.name for each in parts.engine.adapters.visible(call.caller)][:MAX_ADAPTERS],
             "tenant": call.caller.tenant,
             "is_operator": viewer.is_operator,
             "sees_requests": viewer.sees_own,
@@ -107,6 +108,8 @@ class Console:
             if viewer.is_operator and turn % _POOL_INTERVALS == 0:
                 pools = await self._feed.pools(viewer, now)
                 await exchange.send_events(event({"kind": "pool", "pools": pools}))
+                adapters = await self._feed.adapters(now)
+                await exchange.send_events(event({"kind": "adapters", **adapters}))
             if state.closes:  # an endless stream would keep the server from stopping
                 break
             await _first_of(history.changed(), state.changed())
@@ -133,7 +136,7 @@ class Console:
         return viewer_of(call.caller, peer, self._parts.authenticator)
 
 
-async def _first_of(*waits: Coroutine[Any, Any, None]) -> None:
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
     """Returns when one of them does, and cancels the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:

@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 from frontend.engine.client import EngineClient
 from frontend.errors import ServiceError
 from frontend.inspector import Inspector
+from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.v1 import inspection_pb2
 from pagewire_console.viewer import Viewer
 from pagewire_console.views import (
     Json,
+    adapters_view,
     engines_view,
     events_view,
     pools_view,
@@ -21,6 +23,7 @@ from pagewire_console.views import (
 
 MAX_REQUESTS = 1000
 MAX_TENANTS = 200
+MAX_ADAPTERS = 200
 MAX_CELLS = 2048
 """Most that a page is sent."""
 _NO_REQUESTS = inspection_pb2.ListRequestsResponse()
@@ -65,6 +68,15 @@ class Feed:
             return await self._inspector.kv_pool(request, viewer.caller)
 
         return await self._once("pools", interval, ask, pools_view, inspection_pb2.GetKvPoolResponse())
+
+    async def adapters(self, interval: int) -> Json:
+        """Returns LoRA adapters, for operators."""
+
+        def view(adapters: list[NamedAdapter]) -> Json:
+            return {"adapters": adapters_view(adapters)[:MAX_ADAPTERS], "total": len(adapters)}
+
+        nothing: list[NamedAdapter] = []
+        return await self._once("adapters", interval, self._engine.adapters.listed, view, nothing)
 
     def engines(self) -> Json:
         """Returns the engine cores and what happened to them, for operators."""

@@ -7,8 +7,9 @@ histograms. Sampling costs some microseconds a second, and the cores nothing.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from frontend.engine.client import EngineClient
 from frontend.telemetry.counters import Counters
@@ -76,9 +77,9 @@ class History:
                 await self._sampling
             self._sampling = None
 
-    async def changed(self) -> None:
-        """Waits for the next sample."""
-        await self._changed.wait()
+    def changed(self) -> Coroutine[Any, Any, object]:
+        """Returns a coroutine that waits for the next sample after this call."""
+        return self._changed.wait()
 
     def since(self, number: int) -> list[Row]:
         """Returns the samples after the one of this number, as far as they are kept."""

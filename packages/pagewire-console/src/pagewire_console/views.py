@@ -7,6 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
 
 from frontend.engine.core import Core
+from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.v1 import inspection_pb2
 
 Json = dict[str, Any]
@@ -108,6 +109,23 @@ def tenants_view(response: inspection_pb2.ListTenantsResponse) -> list[Json]:
             "served": each.served,
         }
         for each in response.tenants
+    ]
+
+
+def adapters_view(adapters: Iterable[NamedAdapter]) -> list[Json]:
+    """Returns LoRA adapters, those with the most requests first."""
+    return [
+        {
+            "name": each.name,
+            "tenants": list(each.tenants),
+            "loaded": each.loaded,
+            "pinned": each.pinned,
+            "requests": each.requests,
+            "rank": each.rank,
+            "bytes": each.bytes,
+            "digest": each.digest.hex(),
+        }
+        for each in sorted(adapters, key=lambda each: (-each.requests, not each.loaded, each.name))
     ]
 
 

@@ -43,7 +43,11 @@ async def classify(parts: FrontendParts, body: Json, call: Call, exchange: Excha
         for index, probs in enumerate(found.values)
     ]
     usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-    facts = {"id": request.request_id, "created": int(time.time()), "model": parts.model.name}
+    facts = {
+        "id": request.request_id,
+        "created": int(time.time()),
+        "model": parts.model.answering_name(request.model),
+    }
     await exchange.respond(200, {"object": "list", **facts, "data": data, "usage": usage})
 
 

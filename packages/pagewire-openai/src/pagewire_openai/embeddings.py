@@ -11,7 +11,7 @@ from frontend.parts import FrontendParts
 from frontend.vectors import as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import answering_name, read_in_turn, request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -63,7 +63,12 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
         read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
     except ServiceError as error:
         raise names.translated(error) from None
-    answer = {"object": "list", "data": read, "model": answering_name(parts, request.model), "usage": usage}
+    answer = {
+        "object": "list",
+        "data": read,
+        "model": parts.model.answering_name(request.model),
+        "usage": usage,
+    }
     await exchange.respond(200, answer)
 
 

@@ -73,7 +73,7 @@ async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exch
     facts = ResponseFacts(
         request_id=request.request_id,
         created=int(time.time()),
-        model=answering_name(parts, request.model),
+        model=parts.model.answering_name(request.model),
         fingerprint=parts.fingerprint,
         temperature=_decimal((sampling if sampling.HasField("temperature") else default).temperature),
         top_p=_decimal((sampling if sampling.HasField("top_p") else default).top_p),
@@ -91,7 +91,7 @@ async def messages(parts: FrontendParts, body: Json, call: Call, exchange: Excha
     request, call = await read_in_turn(read, parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     request.output.continuous_usage = True  # the first event has that of the prompt
-    writer = MessageWriter(request.request_id, answering_name(parts, request.model))
+    writer = MessageWriter(request.request_id, parts.model.answering_name(request.model))
     job = Job([request], request.request_id, writer, names, given(body, "stream", False))
     await generate(parts, job, call, exchange)
 
@@ -136,7 +136,7 @@ async def _choices(
         request.output.continuous_usage = continuous
         request.request_id = request_id if len(requests) == 1 else f"{request_id}#{place}"
     kind = "chatcmpl" if isinstance(form, ChatFormat) else "cmpl"
-    name = answering_name(parts, requests[0].model)
+    name = parts.model.answering_name(requests[0].model)
     envelope = Envelope(f"{kind}-{request_id}", int(time.time()), name, parts.fingerprint)
     usage = options.get("include_usage", False)
     writer = ChoicesWriter(envelope, form, include_usage=usage, continuous_usage=continuous)
@@ -183,12 +183,6 @@ def _model_card(parts: FrontendParts, name: str) -> Json:
 def _adapter_card(parts: FrontendParts, name: str) -> Json:
     """Returns an adapter as a model: `parent` is the model that it adapts."""
     return _model_card(parts, name) | {"parent": parts.model.name}
-
-
-def answering_name(parts: FrontendParts, name: str) -> str:
-    """Returns the name in answers to a request that names a model: the first of the model's, or that of an
-    adapter."""
-    return parts.model.name if name in ("", *parts.model.names) else name
 
 
 class BodyWriter(Protocol):

@@ -10,19 +10,21 @@ from frontend.http.error_body import error_body
 from frontend.http.exchange import Exchange
 from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
-from pagewire_openai import adapters, classify, embeddings, endpoints, tokens
+from pagewire_openai import adapters, classify, embeddings, endpoints, scoring, tokens
 from pagewire_openai.openapi import OF_PORT, Operation, openapi_document
 from pagewire_openai.requests.chat import CHAT
 from pagewire_openai.requests.completion import COMPLETION
-from pagewire_openai.requests.fields import object_schema
+from pagewire_openai.requests.fields import object_schema, one_of
 from pagewire_openai.requests.messages import COUNTED, MESSAGES
 from pagewire_openai.requests.response import RESPONSE
+from pagewire_openai.requests.scoring import RERANK, SCORE, TEI_RERANK
 from pagewire_openai.requests.values import Json
 from pagewire_openai.responses.messages import message_error
 
 
-def _post(path: str, summary: str, handle: Handle, body: Json) -> tuple[Operation, Handle]:
-    return Operation("POST", path, handle.__name__, summary, body), handle
+def _post(path: str, summary: str, handle: Handle, body: Json, name: str = "") -> tuple[Operation, Handle]:
+    """name: the operation's; empty: the handle's."""
+    return Operation("POST", path, name or handle.__name__, summary, body), handle
 
 
 def _get(path: str, summary: str, handle: Handle) -> tuple[Operation, Handle]:
@@ -34,6 +36,7 @@ async def openapi(parts: FrontendParts, body: Json, call: Call, exchange: Exchan
     await exchange.respond(200, openapi_document([*OF_PORT, *(operation for operation, _ in SERVED)]))
 
 
+RERANKED = object_schema(RERANK, "query", "documents")
 SERVED: tuple[tuple[Operation, Handle], ...] = (
     _post(
         "/v1/chat/completions",
@@ -71,6 +74,16 @@ SERVED: tuple[tuple[Operation, Handle], ...] = (
         embeddings.embeddings,
         object_schema(embeddings.EMBEDDINGS, "input"),
     ),
+    _post("/v1/rerank", "Orders documents by relevance", scoring.rerank, RERANKED),
+    _post("/v2/rerank", "Orders documents, in Cohere's form", scoring.rerank_v2, RERANKED),
+    _post(
+        "/rerank",
+        "Orders documents, also in TEI's form",
+        scoring.rerank_either,
+        one_of(RERANKED, object_schema(TEI_RERANK, "query", "texts")),
+    ),
+    _post("/v1/score", "Scores pairs of texts", scoring.score, object_schema(SCORE)),
+    _post("/score", "Scores pairs of texts", scoring.score, object_schema(SCORE), "score_pairs"),
     _post("/classify", "Labels inputs", classify.classify, object_schema(classify.CLASSIFY, "input")),
     _post(
         "/tokenize", "Tokenizes a prompt or a conversation", tokens.tokenize, object_schema(tokens.TOKENIZE)

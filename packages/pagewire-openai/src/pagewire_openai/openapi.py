@@ -91,7 +91,7 @@ def openapi_document(operations: Iterable[Operation]) -> Json:
 def _operation(each: Operation, path: str, schemas: Json) -> Json:
     """Returns an operation, and adds the schema of its request."""
     error = "MessageError" if path.startswith("/v1/messages") else "Error"
-    streams = each.body is not None and "stream" in each.body["properties"]
+    streams = each.body is not None and "stream" in each.body.get("properties", ())
     media_types = [each.media_type, *(["text/event-stream"] if streams else [])]
     described: Json = {
         "operationId": each.name,

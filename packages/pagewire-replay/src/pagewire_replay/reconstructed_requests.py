@@ -15,7 +15,7 @@ from typing import Any
 from engine_core.beam_search import BeamSearch
 from engine_core.recording.recorder import COPIED
 from engine_core.request import FinishReason, PendingPromptLogprobs, Request, RequestOwner
-from engine_core.step.plan import RowParameters
+from engine_core.step.plan import AdapterUse, RowParameters
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedEvent
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
@@ -134,6 +134,7 @@ class ReconstructedRequests:
             frozenset(token for why, token in recorded.last_tokens if why == reason)
             for reason in (FinishReason.EOS, FinishReason.STOP)
         )
+        adapter = facts.get("adapter", "")
         request = Request(
             frontend=b"",
             handle=number,
@@ -146,6 +147,7 @@ class ReconstructedRequests:
                 (),
                 grammar=_SOME_GRAMMAR if facts["has_grammar"] else "",
                 pooling=Pooling(type=facts["pooling_type"]) if facts["pooling_type"] else None,
+                adapter=AdapterUse("", "", bytes.fromhex(adapter), 0) if adapter else None,
             ),
             eos_token_ids=eos,
             stop_token_ids=stop,

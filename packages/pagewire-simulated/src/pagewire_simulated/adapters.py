@@ -11,7 +11,9 @@ from concurrent.futures import Future
 from hashlib import blake2b
 from pathlib import Path
 
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
+from worker.step.rows import require
 
 FILES = "adapter_config.json", "adapter_model.safetensors"
 
@@ -36,7 +38,7 @@ class SimulatedAdapters:
             if order.digest and loaded.digest != order.digest:
                 raise ValueError("its files are another adapter's now")
             if loaded.bytes > order.max_bytes:
-                raise ValueError(f"it takes {loaded.bytes} bytes, and {order.max_bytes} are left for it")
+                raise ValueError(f"takes {loaded.bytes} bytes, more than {order.max_bytes} (--lora-memory)")
             self._held[loaded.digest] = loaded
         except (OSError, ValueError) as error:
             problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -67,3 +69,31 @@ def read_adapter(folder: Path) -> worker_pb2.AdapterLoaded:
         modules=sorted(fields.get("target_modules") or ()),
         base=fields.get("base_model_name_or_path") or "",
     )
+
+
+class AdapterBound:
+    """Refuses steps whose rows have more adapters than `most`; 0: any number. A RowFeature."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._digests: dict[int, bytes] = {}  # by row
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row."""
+        if new.HasField("adapter"):
+            self._digests[row] = new.adapter.digest
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row with the adapter of its source."""
+        if source_row in self._digests:
+            self._digests[row] = self._digests[source_row]
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row."""
+        self._digests.pop(row, None)
+
+    def check(self, rows: Integers) -> None:
+        """Raises PlanError for rows [R] that a step cannot have."""
+        if self.most and self._digests:
+            found = {self._digests[row] for row in rows.tolist() if row in self._digests}
+            require(len(found) <= self.most, f"{len(found)} adapters in a step, more than {self.most}")

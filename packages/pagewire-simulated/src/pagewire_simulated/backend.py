@@ -14,6 +14,7 @@ import numpy as np
 from kernels.ops.attention.ragged import Integers
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
+from pagewire_simulated.adapters import AdapterBound
 from pagewire_simulated.beams import BeamHistories
 from pagewire_simulated.clock import Clock
 from pagewire_simulated.roofline import Roofline
@@ -58,7 +59,8 @@ class SimulatedBackend:
         self.plan_check: PlanCheck | None = None
         self._rows, self._tokens, self.roofline, self._faults = rows, tokens, roofline, faults
         self._scores, self._histories = SimulatedScores(rows.vocab_size), BeamHistories(tokens)
-        self.features: Sequence[RowFeature] = (tokens, self._scores, self._histories)
+        self.adapter_bound = AdapterBound()
+        self.features: Sequence[RowFeature] = (tokens, self._scores, self._histories, self.adapter_bound)
         self.host_link, self._clock, self._state_size = host_link, clock, state_size
         self._busy_until = 0.0  # the end of the last launched step
         self._num_in_flight = 0
@@ -90,6 +92,7 @@ class SimulatedBackend:
         """Copies within the cache take no time."""
 
     def upload(self, step: Step, wanted: Wanted) -> None:
+        self.adapter_bound.check(step.rows)
         self._step, self._num_logits = step, step.num_sampled_positions
 
     def forward(self) -> StepOutputs:
@@ -116,6 +119,9 @@ class SimulatedBackend:
 
     def sampled_states(self, index: Integers) -> States:
         return self._states().sampled_states(index)
+
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        return self._states().chosen_logits(index, token_ids)
 
     def row_states(self, entry: int, count: int) -> States:
         return self._states().row_states(entry, count)

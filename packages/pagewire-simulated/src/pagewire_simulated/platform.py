@@ -93,11 +93,16 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
         backend = SimulatedBackend(
             rows, tokens, roofline, host_link, self.faults, self.clock, config.state_size
         )
+        backend.adapter_bound.most = self.max_adapters_per_step
         drafter, speculation = None, plan.speculation
         if speculation is not None and speculation.method == engine_pb2.DRAFT_METHOD_SIMULATED:
             drafter = SimulatedDrafter(rows, tokens, speculation.acceptance)
         speculator = make_speculator(speculation, rows, grammar_rows, drafter)
         return StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator, tokens.adapters)
+
+    @property
+    def max_adapters_per_step(self) -> int:
+        return self.plan.initialize.max_loras
 
     @property
     def _block_bytes(self) -> int:

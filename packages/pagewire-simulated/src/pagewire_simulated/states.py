@@ -2,7 +2,7 @@
 
     element e after position p    mix(H + G * (e + 1)) / 2^63 - 1, as float32
 
-with H of tokens 0 to p, see scores.py.
+with H of tokens 0 to p, see scores.py. Logits behind a prompt are -log(rank(t)) of scores.py.
 
 The values are a function of the tokens up to a position and of nothing else, as a model's are.
 """
@@ -26,14 +26,23 @@ class SimulatedStates:
         self._steps = np.uint64(GAMMA) * np.arange(1, size + 1, dtype=np.uint64)
 
     def sampled_states(self, index: Integers) -> States:
-        step = self._step
-        rows = step.sample_rows if step.num_logits is None else np.repeat(step.sample_rows, step.num_logits)
-        found = [self._contexts(row, int(self._rows.num_tokens[row]))[-1] for row in rows[index].tolist()]
-        return self._states(np.array(found, np.uint64))
+        return self._states(self._last_contexts(index))
+
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        first = mix_all(self._last_contexts(index)) % np.uint64(self._rows.vocab_size)
+        ranks = (token_ids - first.astype(np.int64)[:, None]) % self._rows.vocab_size + 1
+        logits = -np.log(ranks).astype(np.float32)
+        return lambda: logits
 
     def row_states(self, entry: int, count: int) -> States:
         start = int(self._step.starts[entry])
         return self._states(self._contexts(int(self._step.rows[entry]), start + count)[start + 1 :])
+
+    def _last_contexts(self, index: Integers) -> Hashes:
+        step = self._step
+        rows = step.sample_rows if step.num_logits is None else np.repeat(step.sample_rows, step.num_logits)
+        found = [self._contexts(row, int(self._rows.num_tokens[row]))[-1] for row in rows[index].tolist()]
+        return np.array(found, np.uint64)
 
     def _contexts(self, row: int, length: int) -> Hashes:
         """Returns H_0 to H_length of a row's tokens."""

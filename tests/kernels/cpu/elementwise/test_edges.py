@@ -166,6 +166,7 @@ CASES: dict[str, Callable[[CpuOps, torch.Tensor], Case]] = {
     "layer_norm": layer_norm,
     "gated silu": gated(GatedSiluRecord, "silu", "silu", factor=1.0),
     "gated gelu": gated(GatedGeluRecord, "gelu", "gelu_new"),
+    "gated gelu, exact": gated(GatedGeluRecord, "gelu", "gelu", exact=1),
     "clamped": clamped,
     **{name: activation(name) for name in ACTIVATIONS},
     "scaled add": scaled_add(True),

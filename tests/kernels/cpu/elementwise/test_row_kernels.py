@@ -67,10 +67,11 @@ def test_adjust_logits(kernels: CpuOps, rows: int, width: int, scale: float, cap
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (5, 1536), (70, 512), (0, 32)])
 @pytest.mark.parametrize("scale", [0.1, 4.0, 60.0])
-def test_gated_gelu(kernels: CpuOps, rows: int, width: int, scale: float):
+@pytest.mark.parametrize("name", ["gelu_new", "gelu"])
+def test_gated_gelu(kernels: CpuOps, rows: int, width: int, scale: float, name: str):
     gate_up = random(rows, 2 * width, dtype=BF16, scale=scale)
-    exact = gated_activation_reference(gate_up.double(), "gelu_new")
-    assert_close(kernels.gated_activation(gate_up, "gelu_new"), exact, 1e-4, SILU)
+    exact = gated_activation_reference(gate_up.double(), name)
+    assert_close(kernels.gated_activation(gate_up, name), exact, 1e-4, SILU)
 
 
 def test_inputs_of_norms_stay(kernels: CpuOps):

@@ -61,7 +61,9 @@ FAMILIES = {
     "falcon_h1": {"hidden_size": 128, "mamba_d_head": 24},
     "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
     "opt": OPT,
-    "bert": {"hidden_size": 128, "hidden_act": "relu"},
+    "bert": {"hidden_size": 128},
+    "xlm_roberta": {"hidden_size": 128},
+    "modern_bert": {"hidden_size": 128},
     "embedding_gemma": {"head_dim": 32},
 }
 
@@ -271,7 +273,7 @@ def test_the_log_names_the_layer_that_has_no_program(
 ):
     """An activation without a compiled kernel."""
     part = "blocks.0.mlp.activation (GatedActivation)"
-    folder = checkpoint("llama", hidden_act="gelu", head_dim=32)
+    folder = checkpoint("llama", hidden_act="relu", head_dim=32)
     with caplog.at_level("INFO", logger="worker.cpu.fused_decoder.decoder"):
         driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=20)
     assert isinstance(driver.runner.backend.model, Decoder)

@@ -74,6 +74,7 @@ EMBED = Method("/pagewire.v1.PoolingService/Embed", pooling_pb2.EmbedResponse, p
 CLASSIFY = Method(
     "/pagewire.v1.PoolingService/Classify", pooling_pb2.ClassifyResponse, pooling_pb2.ClassifyRequest
 )
+SCORE = Method("/pagewire.v1.PoolingService/Score", pooling_pb2.ScoreResponse, pooling_pb2.ScoreRequest)
 SCORE_CONTINUATIONS = Method(
     "/pagewire.v1.PoolingService/ScoreContinuations",
     pooling_pb2.ScoreContinuationsResponse,

@@ -29,6 +29,9 @@ export class Chat {
     for (const [name, label, step, min] of KNOBS) this.#addKnob(name, label, step, min, about);
     this.stopInput = el("input", { type: "text", spellcheck: "false", autocomplete: "off" });
     byId("sampling").append(el("label", {}, "Stop string", this.stopInput));
+    this.modelInput = el("input", { type: "text", list: "models", placeholder: about.model, spellcheck: "false", autocomplete: "off" });
+    const models = el("datalist", { id: "models" }, ...about.adapters.map((value) => el("option", { value })));
+    byId("sampling").append(el("label", {}, "Model or adapter", this.modelInput, models));
     byId("ask").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -108,6 +111,7 @@ export class Chat {
     };
     for (const [name, input] of this.inputs) if (input.value !== "") body[name] = Number(input.value);
     if (this.stopInput.value) body.stop = this.stopInput.value;
+    if (this.modelInput.value.trim()) body.model = this.modelInput.value.trim();
     return body;
   }
 

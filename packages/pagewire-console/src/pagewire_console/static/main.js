@@ -10,7 +10,7 @@ import { Table } from "./table.js";
 
 const RETRY_MS = 1000;
 const SLOWEST_RETRY_MS = 10000;
-const FOR_OPERATORS = ["load", "kv", "tenants", "engines", "log"];
+const FOR_OPERATORS = ["load", "kv", "tenants", "adapters", "engines", "log"];
 
 const TENANTS = [
   { label: "Tenant", show: (row) => row.tenant || "(none)" },
@@ -22,6 +22,16 @@ const TENANTS = [
   { label: "Share", class: "number", show: (row) => (row.share ? percent(row.share) : "–"), sort: (row) => row.share },
   { label: "Served", class: "number secondary", show: (row) => count(Math.round(row.served)), sort: (row) => row.served },
   { label: "Engine", class: "number", show: (row) => row.rank, sort: (row) => row.rank },
+];
+const ADAPTERS = [
+  { label: "Adapter", show: (row) => row.name },
+  { label: "Tenants", class: "secondary", show: (row) => row.tenants.join(", ") || "all" },
+  { label: "Loaded", show: (row) => (row.loaded ? "yes" : "no") },
+  { label: "Pinned", class: "secondary", show: (row) => (row.pinned ? "yes" : "no") },
+  { label: "Requests", class: "number", show: (row) => count(row.requests), sort: (row) => row.requests },
+  { label: "Rank", class: "number", show: (row) => count(row.rank), sort: (row) => row.rank },
+  { label: "MiB", class: "number", show: (row) => count(row.bytes / 1048576), sort: (row) => row.bytes },
+  { label: "Digest", class: "secondary", show: (row) => row.digest.slice(0, 12) },
 ];
 const ENGINES = [
   { label: "Engine", show: (row) => row.rank },
@@ -51,6 +61,7 @@ class Console {
     this.pools = new Pools();
     this.plots = new Plots();
     this.tenants = new Table(byId("tenants-table"), TENANTS, { key: (row) => `${row.rank}/${row.tenant}`, empty: "None has requests in flight." });
+    this.adapters = new Table(byId("adapters-table"), ADAPTERS, { key: (row) => row.name, empty: "None has a name." });
     this.engines = new Table(byId("engines-table"), ENGINES, { key: (row) => String(row.rank), empty: "No engine is connected." });
     this.log = new Table(byId("log-table"), LOG, { key: (row) => `${row.time}/${row.rank}/${row.what}`, empty: "None since this frontend started." });
     this.chat = new Chat(about);
@@ -95,6 +106,11 @@ class Console {
 
   on_pool(pool) {
     this.pools.update(pool.pools);
+  }
+
+  on_adapters({ adapters, total }) {
+    this.adapters.update(adapters);
+    setText(byId("adapters-summary"), total > adapters.length ? `${count(adapters.length)} of ${count(total)}` : "");
   }
 
   #setStatus(kind, text) {

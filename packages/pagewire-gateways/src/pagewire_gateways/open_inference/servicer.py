@@ -6,7 +6,7 @@ side by side, like those of a multiplexed stream.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +64,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     @guarded
     async def ModelReady(self, request: oip.ModelReadyRequest, context: Context) -> oip.ModelReadyResponse:
         try:
-            self._check_model(request.name, request.version)
+            await self._check_model(request.name, request.version)
         except ModelNotFound:
             return oip.ModelReadyResponse(ready=False)
         return oip.ModelReadyResponse(ready=self._state.serves)
@@ -79,8 +79,9 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     async def ModelMetadata(
         self, request: oip.ModelMetadataRequest, context: Context
     ) -> oip.ModelMetadataResponse:
-        self._check_model(request.name, request.version)
-        answer = oip.ModelMetadataResponse(name=self._model.name, versions=[VERSION], platform=PLATFORM)
+        await self._check_model(request.name, request.version)
+        name = self._model.answering_name(request.name)
+        answer = oip.ModelMetadataResponse(name=name, versions=[VERSION], platform=PLATFORM)
         for name, tensor in INPUTS.items():
             answer.inputs.add(name=name, datatype=tensor.datatype, shape=[-1 if tensor.is_list else 1])
         for name, datatype in OUTPUTS.items():
@@ -90,7 +91,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     @guarded
     async def ModelInfer(self, request: oip.ModelInferRequest, context: Context) -> oip.ModelInferResponse:
         self._state.require_open()
-        self._check_model(request.model_name, request.model_version)
+        await self._check_model(request.model_name, request.model_version)
         read = partial(read_infer_request, request)
         call, size = current_call(context), request.ByteSize()
         asked, call = await self._generator.in_turn(read, request.id, size, call)
@@ -102,7 +103,8 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         except ServiceError as error:
             raise translated(error, NAMES) from None
         assert message is not None  # a stream ends with a message or raises
-        return TensorWriter(request, asked.outputs, self._model.name, VERSION).answer(message)
+        name = self._model.answering_name(request.model_name)
+        return TensorWriter(request, asked.outputs, name, VERSION).answer(message)
 
     @guarded
     async def ModelStreamInfer(self, requests: Requests, context: Context) -> None:
@@ -121,9 +123,9 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
             finally:
                 reading.cancel()
 
-    def _check_model(self, name: str, version: str) -> None:
-        """Raises ModelNotFound."""
-        self._model.check_name(name)
+    async def _check_model(self, name: str, version: str) -> None:
+        """Raises ServiceError."""
+        await self._generator.check_model(name, current_caller())
         if version not in ("", VERSION):
             raise ModelNotFound(f"{name} {version}")
 
@@ -140,12 +142,15 @@ class _Infers:
     """The requests of one stream: the multiplexer's ids stand for the client's, which need not differ."""
 
     def __init__(
-        self, multiplexer: Multiplexer, parts: FrontendParts, check_model: Callable[[str, str], None]
+        self,
+        multiplexer: Multiplexer,
+        parts: FrontendParts,
+        check_model: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self._multiplexer = multiplexer
         self._large_messages = parts.large_messages
         self._check_model = check_model
-        self._model = parts.model.name
+        self._model = parts.model
         self._stem, self._numbers = secrets.token_hex(8), count()
         self._in_flight: dict[str, _Infer] = {}
 
@@ -167,7 +172,7 @@ class _Infers:
         outputs: list[str] = []
         empty_final = False
         try:
-            self._check_model(request.model_name, request.model_version)
+            await self._check_model(request.model_name, request.model_version)
             read = partial(read_infer_request, request)
             asked = await self._large_messages.run(read, request.ByteSize(), current_caller())
             command.generate.CopyFrom(asked.request)
@@ -175,7 +180,8 @@ class _Infers:
         except ServiceError as error:
             authenticate = partial(_refuse, error)
         command.generate.request_id = name
-        self._in_flight[name] = _Infer(TensorWriter(request, outputs, self._model, VERSION), empty_final)
+        answering = self._model.answering_name(request.model_name)
+        self._in_flight[name] = _Infer(TensorWriter(request, outputs, answering, VERSION), empty_final)
         self._multiplexer.handle(command, authenticate)
 
     def answers(

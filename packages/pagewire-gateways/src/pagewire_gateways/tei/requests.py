@@ -9,6 +9,8 @@ NAMES = {
     "inputs[0].text": "inputs",
     "prompts[0]": "inputs",
     "prompts[0].text": "inputs",
+    "query.text": "query",
+    "documents": "texts",
     "sequences": "ids",
     "sequences[0]": "ids",
     "sequences[0].ids": "ids",
@@ -46,6 +48,21 @@ def read_predict(
     prompt = request.inputs.add(text=texts[0])
     truncate(prompt, message.truncate, message.truncation_direction, max_length)
     return request
+
+
+def read_rerank(message: tei_pb2.RerankRequest, max_length: int) -> pooling_pb2.ScoreRequest:
+    """Returns the request for scores. max_length: tokens of a text. Raises InvalidRequest."""
+    request = pooling_pb2.ScoreRequest()
+    request.query.text = message.query
+    for text in message.texts:
+        prompt = request.documents.add(text=text)
+        truncate(prompt, message.truncate, message.truncation_direction, max_length)
+    return request
+
+
+def rerank_names(count: int) -> dict[str, str]:
+    """Returns the fields that set the paths of so many documents."""
+    return {f"documents[{index}].text": f"texts[{index}]" for index in range(count)}
 
 
 def truncate(prompt: prompt_pb2.Prompt, wanted: bool, direction: int, max_length: int) -> None:

@@ -1,9 +1,10 @@
-"""The services of text-embeddings-inference: Info, Embed, Predict and Tokenize, over the parts of all others.
+"""The services of text-embeddings-inference, over the parts of all others.
 
-Streams, Rerank, sparse vectors and vectors of tokens are not implemented.
+RerankStream, sparse vectors and vectors of tokens are not implemented.
 """
 
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 
 import grpc
@@ -23,7 +24,16 @@ from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire_gateways.field_names import translated
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
-from pagewire_gateways.tei.requests import NAMES, read_decode, read_embed, read_encode, read_predict
+from pagewire_gateways.tei.ordered import OrderedStream
+from pagewire_gateways.tei.requests import (
+    NAMES,
+    read_decode,
+    read_embed,
+    read_encode,
+    read_predict,
+    read_rerank,
+    rerank_names,
+)
 
 SERVICES = "Info", "Embed", "Predict", "Rerank", "Tokenize"
 
@@ -35,7 +45,7 @@ class TeiServicer(
     tei_pb2_grpc.RerankServicer,
     tei_pb2_grpc.TokenizeServicer,
 ):
-    """Embeds, classifies and tokenizes, one text per message."""
+    """Embeds, classifies, reranks and tokenizes."""
 
     descriptors = tuple(tei_pb2.DESCRIPTOR.services_by_name[name] for name in SERVICES)
     interceptors = ()
@@ -70,7 +80,9 @@ class TeiServicer(
         self._parts.state.require_open()
         return await self._embed(request, current_call(context))
 
-    EmbedStream = unimplemented("EmbedStream")
+    @guarded
+    async def EmbedStream(self, requests: AsyncIterator[tei_pb2.EmbedRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._embed).run(requests, context)
 
     async def _embed(self, message: tei_pb2.EmbedRequest, call: Call) -> tei_pb2.EmbedResponse:
         began, parts = time.monotonic_ns(), self._parts
@@ -93,7 +105,9 @@ class TeiServicer(
         self._parts.state.require_open()
         return await self._predict(request, current_call(context))
 
-    PredictStream = unimplemented("PredictStream")
+    @guarded
+    async def PredictStream(self, requests: AsyncIterator[tei_pb2.PredictRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._predict).run(requests, context)
 
     @guarded
     async def PredictPair(
@@ -102,7 +116,11 @@ class TeiServicer(
         self._parts.state.require_open()
         return await self._predict(request, current_call(context))
 
-    PredictPairStream = unimplemented("PredictPairStream")
+    @guarded
+    async def PredictPairStream(
+        self, requests: AsyncIterator[tei_pb2.PredictPairRequest], context: Context
+    ) -> None:
+        await OrderedStream(self._parts, self._predict).run(requests, context)
 
     async def _predict(
         self, message: tei_pb2.PredictRequest | tei_pb2.PredictPairRequest, call: Call
@@ -121,14 +139,34 @@ class TeiServicer(
             response.predictions.add(score=score, label=label)
         return response
 
-    Rerank = unimplemented("Rerank")
+    @guarded
+    async def Rerank(self, request: tei_pb2.RerankRequest, context: Context) -> tei_pb2.RerankResponse:
+        began, parts, call = time.monotonic_ns(), self._parts, current_call(context)
+        parts.state.require_open()
+        read = partial(read_rerank, request, parts.engine.require_known().model.max_model_len)
+        try:
+            asked = await parts.large_messages.run(read, request.ByteSize(), call.caller)
+            found = await parts.scorer.score(asked, call)
+        except ServiceError as error:
+            raise translated(error, NAMES | rerank_names(len(request.texts))) from None
+        size = len(request.query) + sum(map(len, request.texts))
+        metadata = _metadata(began, size, found.prompt_tokens, found.times)
+        response = tei_pb2.RerankResponse(metadata=metadata)
+        for each in found.documents:
+            text = request.texts[each.index] if request.return_text else None
+            score = each.raw if request.raw_scores else each.score
+            response.ranks.add(index=each.index, text=text, score=score)
+        return response
+
     RerankStream = unimplemented("RerankStream")
 
     @guarded
     async def Tokenize(self, request: tei_pb2.EncodeRequest, context: Context) -> tei_pb2.EncodeResponse:
         return await self._tokenize(request, current_call(context))
 
-    TokenizeStream = unimplemented("TokenizeStream")
+    @guarded
+    async def TokenizeStream(self, requests: AsyncIterator[tei_pb2.EncodeRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._tokenize).run(requests, context)
 
     async def _tokenize(self, message: tei_pb2.EncodeRequest, call: Call) -> tei_pb2.EncodeResponse:
         parts, caller, size = self._parts, call.caller, message.ByteSize()
@@ -155,7 +193,9 @@ class TeiServicer(
     async def Decode(self, request: tei_pb2.DecodeRequest, context: Context) -> tei_pb2.DecodeResponse:
         return await self._decode(request, current_call(context))
 
-    DecodeStream = unimplemented("DecodeStream")
+    @guarded
+    async def DecodeStream(self, requests: AsyncIterator[tei_pb2.DecodeRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._decode).run(requests, context)
 
     async def _decode(self, message: tei_pb2.DecodeRequest, call: Call) -> tei_pb2.DecodeResponse:
         parts, read = self._parts, partial(read_decode, message)

@@ -54,15 +54,23 @@ class KvEventWriter:
             (event.parent_block_hash,) = _hashes(stored.parent_hash)
         if stored.cache_salt:
             event.cache_salt = stored.cache_salt
+        if stored.adapter:
+            event.lora_name = stored.adapter
         return common_pb2.KvCacheEvent(stored=event)
 
 
 def _blocks(stored: engine_pb2.CachedBlocks) -> Iterator[Any]:
+    """Yields blocks. An adapter's id is what this wire has room for of the digest: the name may be another
+    adapter's later."""
+    adapter = int.from_bytes(stored.adapter_digest[:8], "little", signed=True) if stored.adapter else None
     tokens = unpack_u32(stored.token_ids)
     size = len(tokens) * HASH_BYTES // len(stored.hashes)
     for start, block_hash in zip(range(0, len(tokens), size), _hashes(stored.hashes), strict=True):
         yield common_pb2.KvBlock(
-            block_hash=block_hash, token_ids=tokens[start : start + size], block_size=size
+            block_hash=block_hash,
+            token_ids=tokens[start : start + size],
+            block_size=size,
+            lora_id=adapter,
         )
 
 

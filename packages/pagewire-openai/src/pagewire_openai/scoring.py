@@ -1,0 +1,115 @@
+"""Relevance: POST /rerank as in Cohere, Jina, vLLM and TEI, and /score as in vLLM."""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+from frontend.call.call import Call
+from frontend.errors import ServiceError
+from frontend.http.exchange import Exchange
+from frontend.parts import FrontendParts
+from frontend.streams.scorer import Scored
+from pagewire.v1 import pooling_pb2
+from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.requests.fields import Names
+from pagewire_openai.requests.scoring import Rerank, read_rerank, read_score, read_tei_rerank
+
+Json = dict[str, Any]
+AT_ONCE = 64
+"""Pairs with queries of their own that run at once."""
+
+
+async def rerank(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/rerank: Jina's, and Cohere's first version."""
+    await _rerank(parts, body, call, exchange, returns_texts=True)
+
+
+async def rerank_v2(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v2/rerank: Cohere's."""
+    await _rerank(parts, body, call, exchange, returns_texts=False)
+
+
+async def rerank_either(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /rerank: a body of TEI has `texts`, others `documents`."""
+    if "texts" not in body:
+        await _rerank(parts, body, call, exchange, returns_texts=True)
+        return
+    names, length = Names(), parts.engine.require_known().model.max_model_len
+    read = partial(read_tei_rerank, body, names, length)
+    asked, call = await read_in_turn(read, parts, call, exchange)
+    asked.request.request_id = request_id_of(exchange, names)
+    found = await _score(parts, asked.request, call, names)
+    raw = body.get("raw_scores")
+    ranks = [
+        {"index": each.index, "score": each.raw if raw else each.score}
+        | ({"text": asked.texts[each.index]} if asked.returns_texts else {})
+        for each in found.documents
+    ]
+    await exchange.respond(200, ranks)
+
+
+async def score(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/score and /score."""
+    names = Names()
+    request_id = request_id_of(exchange, names)
+    requests, call = await read_in_turn(partial(read_score, body, names), parts, call, exchange)
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def run(place: int, request: pooling_pb2.ScoreRequest, own: Names) -> Scored:
+        request.request_id = request_id if len(requests) == 1 else f"{request_id}#{place}"
+        async with room:
+            return await _score(parts, request, call, own)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(run(place, *each)) for place, each in enumerate(requests)]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    found = [task.result() for task in running]
+    scores = [
+        each.score for one in found for each in sorted(one.documents, key=lambda document: document.index)
+    ]
+    data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]
+    facts = {"id": request_id, "object": "list", "created": int(time.time())}
+    name = parts.model.answering_name(requests[0][0].model)
+    await exchange.respond(200, {**facts, "model": name, "data": data, "usage": _usage(*found)})
+
+
+async def _rerank(
+    parts: FrontendParts, body: Json, call: Call, exchange: Exchange, *, returns_texts: bool
+) -> None:
+    """returns_texts: unless the body says otherwise."""
+    names = Names()
+    asked: Rerank
+    asked, call = await read_in_turn(partial(read_rerank, body, names), parts, call, exchange)
+    asked.request.request_id = request_id_of(exchange, names)
+    found = await _score(parts, asked.request, call, names)
+    returned = returns_texts if asked.returns_texts is None else asked.returns_texts
+    results = [
+        {"index": each.index, "relevance_score": each.score}
+        | ({"document": {"text": asked.texts[each.index]}} if returned else {})
+        for each in found.documents
+    ]
+    answer = {
+        "id": asked.request.request_id,
+        "model": parts.model.answering_name(asked.request.model),
+        "results": results,
+        "usage": _usage(found),
+        "meta": {"tokens": {"input_tokens": found.prompt_tokens}},
+    }
+    await exchange.respond(200, answer)
+
+
+async def _score(parts: FrontendParts, request: pooling_pb2.ScoreRequest, call: Call, names: Names) -> Scored:
+    """Returns the scores, best first. Raises ServiceError with the client's names."""
+    parts.state.require_open()
+    try:
+        return await parts.scorer.score(request, call)
+    except ServiceError as error:
+        raise names.translated(error) from None
+
+
+def _usage(*found: Scored) -> Json:
+    tokens = sum(each.prompt_tokens for each in found)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}

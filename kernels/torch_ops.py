@@ -66,6 +66,8 @@ class Packed(Protocol):
 class HeadWeight(Protocol):
     """The matrix of one head."""
 
+    number: int | None  # in pack_adapter(); None: it takes no adapters
+
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in] -> [T, out]."""
         ...
@@ -161,11 +163,19 @@ class Ops:
         return adapt_experts(y, x, layer, adapters, order)
 
     def head_linear(
-        self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        matrices: Sequence[HeadWeight],
+        stacked: torch.Tensor | None,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
-        """[T, H, in] -> [T, H, out], each head by its matrix. stacked: all matrices [H, out, in], where they
-        are one tensor."""
-        return torch.stack([matrix.product(x[:, head]) for head, matrix in enumerate(matrices)], 1)
+        """[T, H, in] -> [T, H, out], each head by its matrix, with what adapters make of its x. stacked: all
+        matrices [H, out, in], where they are one tensor."""
+        heads = list[torch.Tensor]()
+        for head, matrix in enumerate(matrices):
+            y = matrix.product(x[:, head])
+            heads.append(y if matrix.number is None else self.adapt(y, x[:, head], matrix.number, adapters))
+        return torch.stack(heads, 1)
 
     def side_by_side(self, x: torch.Tensor) -> torch.Tensor:
         """[T, H, D] -> [T, H * D], contiguous."""

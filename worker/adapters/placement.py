@@ -68,14 +68,15 @@ def _place(pair: Pair, targets: tuple[Target, ...] | None, modules: TargetModule
     if targets is None:
         raise AdapterError(f"tensor {pair.a[0]}: the model has no linear layer {pair.module}")
     outputs, inputs = targets[0].shape
-    rank = deltas.rank_of(pair, pair.module, pair.a[1].shape[0] if pair.a[1].dim() else 0)
+    name_of = deltas.name_of(pair, targets)
+    rank = deltas.rank_of(pair, name_of, pair.a[1].shape[0] if pair.a[1].dim() else 0)
     for (name, tensor), shape in zip(pair.halves, ((rank, inputs), (outputs, rank)), strict=True):
         if tuple(tensor.shape) != shape:
             raise AdapterError(
                 f"tensor {name} has shape {list(tensor.shape)}, not {list(shape)}: the rank is {rank}, and "
                 f"the model's layer maps {inputs} values to {outputs}"
             )
-    deltas.add(targets, pair, pair.module, pair.a[1], pair.b[1])
+    deltas.add(targets, pair, name_of, pair.a[1], pair.b[1])
 
 
 def _check_others(names: list[str], tensors: Mapping[str, torch.Tensor], modules: TargetModules) -> None:

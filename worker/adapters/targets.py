@@ -7,6 +7,7 @@ from pathlib import Path
 from worker.layers.base import Layer, Weight
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.latent import HeadMatrix
 from worker.layers.matrix import MatrixOwner
 from worker.layers.targets import StackedTarget, Target, TargetModules
 from worker.models.base import LanguageModel
@@ -95,9 +96,12 @@ def _stacked(layer: ExpertMatrices) -> StackedTarget:
 def _target(layer: Layer, part: int, num_parts: int, weight: Weight) -> Target:
     rows, columns = (*weight.part, slice(None), slice(None))[:2]
     outputs, inputs = weight.shape
-    if weight.transposed:
+    is_turned = isinstance(layer, HeadMatrix) and layer.transposed
+    if weight.transposed and not is_turned:
         rows, columns, outputs, inputs = columns, rows, inputs, outputs
-    return Target(layer, part, num_parts, (outputs, inputs), rows, _columns(columns, inputs), weight.order)
+    return Target(
+        layer, part, num_parts, (outputs, inputs), rows, _columns(columns, inputs), weight.order, is_turned
+    )
 
 
 def _columns(columns: slice, inputs: int) -> slice:

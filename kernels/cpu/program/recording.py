@@ -234,7 +234,11 @@ class RecordingOps(ProgramWriter):
             records[index, _PAIR_TOKENS], records[index, _PAIR_ADAPTERS] = addresses
 
     def head_linear(
-        self, x: torch.Tensor, matrices: Sequence[Any], stacked: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        matrices: Sequence[Any],
+        stacked: torch.Tensor | None,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
         tokens, heads, width = x.shape
         by_head = self.empty((heads, tokens, width), x.dtype)
@@ -242,6 +246,8 @@ class RecordingOps(ProgramWriter):
         out = self.empty((heads, tokens, matrices[0].packed.out_features), x.dtype)
         for matrix, x_of_head, out_of_head in zip(matrices, by_head, out, strict=True):
             self._product(matrix.packed, x_of_head, out_of_head)
+            if matrix.number is not None:
+                self.adapt(out_of_head, x_of_head, matrix.number, adapters)
         return out.transpose(0, 1)
 
     def side_by_side(self, x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kernels.cpu import weight_forms
+from kernels.cpu.instruction_sets import target_set
+from kernels.cpu.matmul.compact.weight import CompactWeight
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from pagewire.internal.v1 import worker_pb2
 from tests.logprob_columns import top
 from tests.worker.fakes import DrivenSequence, Driver
@@ -21,6 +25,7 @@ from worker.adapters.store import takes_adapter
 from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear
 from worker.models.base import LanguageModel
 from worker.step.rows import PlanError
 
@@ -215,6 +220,19 @@ def test_heads_and_embeddings(part: str, tied: bool, checkpoint: Checkpoints):
     alone, beside, chunked, plain = scores
     assert alone == beside == chunked
     assert all(one != other for one, other in zip(alone, plain, strict=True))
+
+
+def test_weights_of_12_bits(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """They give the bits of those of 16."""
+    if not (chosen := target_set()) or not chosen.compact:
+        pytest.skip("this CPU unpacks 12 bits too slowly")
+    folder, found = checkpoint("llama", head_dim=32), list[list[torch.Tensor]]()
+    for form in (CompactWeight, PackedWeight):
+        model = loaded(folder).runner.backend.model.model
+        assert {type(each.packed) for each in model.modules() if isinstance(each, ColumnLinear)} == {form}
+        found.append(run(folder))
+        monkeypatch.setattr(weight_forms, "compact_weight", pack_weight)
+    assert all(torch.equal(*each) for each in zip(*found, strict=True))
 
 
 def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):

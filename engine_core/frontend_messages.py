@@ -172,9 +172,11 @@ class FrontendMessages:
             self._scheduler.abort(request, frozenset(message.indexes))
 
     def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
-        self.directory.present(frontend, hello)
+        is_listed = self.directory.present(frontend, hello)
         welcome, named = self._context.identity.welcome, self._adapters.table()
         if hello.known_epoch == welcome.epoch:
+            if not is_listed:  # it was taken for lost, and has not heard of changes since
+                self._context.send(frontend, EngineMessage(adapters=named))
             self._context.send(frontend, EngineMessage(load=self._context.describe_load()))
             return
         # A frontend that does not know this epoch has forgotten the requests that it sent under it.

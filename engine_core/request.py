@@ -285,13 +285,8 @@ class Sequence:
         return (prompt[start:] + self.output[: end - first]).tobytes()
 
     def block_content(self, start: int, end: int) -> bytes:
-        """What determines the keys and values of these positions, given those before: token_bytes(), then
-        the position in the block, length and bytes of each content hash."""
-        tokens, contents = self.token_bytes(start, end), self.request.content_hashes
-        if not contents:
-            return tokens
-        found = ((i, contents[start + i]) for i in range(end - start) if start + i in contents)
-        return tokens + b"".join(pack("<II", i, len(content)) + content for i, content in found)
+        """What determines the keys and values of these positions, given those before."""
+        return block_content(self.token_bytes(start, end), self.request.content_hashes, start, end)
 
     def finish(self) -> tuple[FinishReason, int]:
         """Why the sequence ends after its last known token; see Request.ending()."""
@@ -368,3 +363,12 @@ def take_one_each(sequences: list[Sequence], token_ids: list[int]) -> list[int]:
         if sequence.num_tokens >= sequence.limit or token in sequence.stops:
             ending.append(index)
     return ending
+
+
+def block_content(tokens: bytes, contents: Mapping[int, bytes], start: int, end: int) -> bytes:
+    """Returns a uint32 column of the tokens from `start` to before `end`, then the position in the block,
+    length and bytes of each content hash. contents: by position; see Request.content_hashes."""
+    if not contents:
+        return tokens
+    found = ((i, contents[start + i]) for i in range(end - start) if start + i in contents)
+    return tokens + b"".join(pack("<II", i, len(content)) + content for i, content in found)

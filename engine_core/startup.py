@@ -239,7 +239,7 @@ def adapter_options(config: EngineConfig, ready: Ready, deaths: Path) -> Adapter
     """deaths: see AdapterSources."""
     folders = tuple(each.source for each in pinned_adapters(config))
     parent = str(Path(config.lora_folder).absolute()) if config.lora_folder else ""
-    sources = AdapterSources(folders, parent, deaths)
+    sources = AdapterSources(folders, parent, deaths, is_adopted=ready.HasField("kept_cache"))
     return AdapterOptions(sources, int(config.lora_memory * (1 << 30)), tuple(ready.adapters))
 
 

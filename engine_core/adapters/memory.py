@@ -74,6 +74,7 @@ class AdapterMemory:
         self._num_ended = 0
         self.num_loaded = self.num_failed = self.num_dropped = 0
         """Loads that succeeded and that did not, and adapters that made room for others, since the start."""
+        self._make_room(0)  # the last core may not have heard how large the last one is
 
     @property
     def is_loading(self) -> bool:

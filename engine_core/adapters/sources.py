@@ -9,21 +9,32 @@ from engine_core.errors import Code, Refused
 log = logging.getLogger(__name__)
 
 MAX_DEATHS = 2
-"""Deaths of the engine in loads of one adapter, one after another, from which on it is not loaded."""
+"""Deaths of the worker in loads of one adapter, one after another, from which on it is not loaded."""
 
 
 class AdapterSources:
     """The folders that --lora and --lora-folder name, as they are when an adapter is loaded: links that lead
     elsewhere are refused."""
 
-    def __init__(self, folders: tuple[str, ...] = (), parent: str = "", deaths: Path | None = None) -> None:
-        """folders: of single adapters. parent: of the folders of adapters; "": none. deaths: file in which
-        loads in progress are counted, for the next core if the engine dies in one; None: they are not."""
+    def __init__(
+        self,
+        folders: tuple[str, ...] = (),
+        parent: str = "",
+        deaths: Path | None = None,
+        *,
+        is_adopted: bool = False,
+    ) -> None:
+        """folders: of single adapters. parent: of the folders of adapters; "": none. deaths: file that names
+        the load in progress, for the next core if the engine dies in it; None: none does. is_adopted: the
+        worker has outlived the last core, so that no load has killed it."""
         self.parent = parent
-        self._folders, self._deaths = folders, deaths
-        self._counts: dict[str, int] = {}
+        self._folders, self._file = folders, deaths
+        self._loading, self._deaths = "", dict[str, int]()
         if deaths is not None and deaths.exists():
-            self._counts = _read_counts(deaths)
+            last, self._deaths = _read_deaths(deaths)
+            if last and not is_adopted:
+                self._deaths[last] = self._deaths.get(last, 0) + 1
+            self._write()
 
     def check(self, source: str) -> str:
         """Returns the folder without links. Raises Refused where no adapter may be loaded from it."""
@@ -35,33 +46,35 @@ class AdapterSources:
                 raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")
         except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
             raise Refused("source", "is not a readable path", "ADAPTER_SOURCE_FORBIDDEN") from error
-        if self._counts.get(str(path), 0) >= MAX_DEATHS:
-            text = f"the engine died {MAX_DEATHS} times while it loaded this adapter"
+        if self._deaths.get(str(path), 0) >= MAX_DEATHS:
+            text = f"the worker died {MAX_DEATHS} times while it loaded this adapter"
             raise Refused("", text, "ADAPTER_QUARANTINED", Code.INTERNAL)
         return str(path)
 
     def begin(self, source: str) -> None:
         """Registers that a load begins."""
-        self._counts[source] = self._counts.get(source, 0) + 1
+        self._loading = source
         self._write()
 
     def end(self, source: str) -> None:
         """Registers that a load has ended, by success or by an answer that says why not."""
-        self._counts.pop(source, None)
+        self._loading = ""
+        self._deaths.pop(source, None)
         self._write()
 
     def _write(self) -> None:
-        if self._deaths is not None:
-            fresh = self._deaths.with_suffix(".new")
-            fresh.write_text(json.dumps(self._counts))
-            fresh.replace(self._deaths)
+        if self._file is not None:
+            fresh = self._file.with_suffix(".new")
+            fresh.write_text(json.dumps({"loading": self._loading, "deaths": self._deaths}))
+            fresh.replace(self._file)
 
 
-def _read_counts(file: Path) -> dict[str, int]:
-    """Returns the counts of the core before this one; none where they cannot be read."""
+def _read_deaths(file: Path) -> tuple[str, dict[str, int]]:
+    """Returns the load in progress of the core before this one, and how often each has killed the worker;
+    nothing where they cannot be read."""
     try:
-        counts = json.loads(file.read_text())
-        return {str(source): int(count) for source, count in counts.items()}
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        past = json.loads(file.read_text())
+        return str(past["loading"]), {str(source): int(count) for source, count in past["deaths"].items()}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
         log.warning("%s cannot be read, so no adapter is quarantined: %s", file.name, error)
-        return {}
+        return "", {}

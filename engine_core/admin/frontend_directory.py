@@ -44,8 +44,8 @@ class FrontendDirectory:
         """Socket identities of all frontends."""
         return list(self._entries)
 
-    def present(self, frontend: bytes, hello: Hello) -> None:
-        """Takes a heartbeat of a frontend."""
+    def present(self, frontend: bytes, hello: Hello) -> bool:
+        """Takes a heartbeat of a frontend. Returns whether it was in `identities` before."""
         entry = self._entries.get(frontend)
         if entry is not None:
             entry.heard = self._clock()
@@ -54,6 +54,7 @@ class FrontendDirectory:
                 instance_id=frontend.hex(), name=hello.name[:_MAX_TEXT], address=hello.address[:_MAX_TEXT]
             )
             self._entries[frontend] = _Entry(status, self._clock())
+        return entry is not None
 
     def gone(self, frontend: bytes) -> None:
         """Forgets a frontend that cannot be reached."""

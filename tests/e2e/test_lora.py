@@ -1,4 +1,4 @@
-"""LoRA adapters that peft has written, through a whole service on a CPU."""
+"""Adapters that peft has written (LoRA, prompt tuning, P-tuning), through a whole service on a CPU."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,16 @@ from transformers import AutoModelForCausalLM
 
 from pagewire import Client, SamplingParams
 from pagewire.local_service import Service
+from pagewire_client.errors import InvalidArgument, RpcError
 from pagewire_client.results import Generation
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
-from tests.worker.adapters.peft_files import write_adapter
+from tests.worker.adapters.peft_files import read_with_peft, write_adapter, write_virtual_tokens
 
 pytestmark = pytest.mark.usefixtures("patient")
 
-NAMES = "first", "second", ""
+SOFT = {"soft": (5, "PromptTuningConfig"), "encoded": (11, "PromptEncoderConfig")}
+NAMES = "first", "soft", "second", "", "encoded"
 """Adapters that rows of one batch have; "": none."""
 PROMPT = [3 + 7 * at % 50 for at in range(40)]
 PARAMS = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, text=False, logprobs=1)
@@ -38,6 +41,8 @@ def folder(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     every = {"target_modules": "all-linear", "lora_alpha": 4, "std": 0.2}
     write_adapter(base, made / "first", r=4, **every)
     write_adapter(base, made / "second", r=12, use_rslora=True, **every)
+    for name, (count, config) in SOFT.items():
+        write_virtual_tokens(base, made / name, count, config)
     return made
 
 
@@ -67,16 +72,40 @@ def alone(service: Service) -> dict[str, list[tuple[list[int], list[float]]]]:
 
 
 def test_as_peft_has_it(alone: dict[str, list[tuple[list[int], list[float]]]], base: Path, folder: Path):
-    """Log-probabilities of all tokens, those of the model with the merged weights."""
+    """Log-probabilities of all tokens, those of the model with merged weights, or behind virtual tokens."""
     for name in NAMES:
-        model = AutoModelForCausalLM.from_pretrained(folder / name / "merged" if name else base)
+        if name in SOFT:
+            model = read_with_peft(base, folder / name)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(folder / name / "merged" if name else base)
         ((token_ids, logprobs),) = alone[name]
         with torch.no_grad():
-            logits = model(torch.tensor([PROMPT + token_ids])).logits[0, len(PROMPT) - 1 : -1]
+            logits = model(torch.tensor([PROMPT + token_ids])).logits[0, -len(token_ids) - 1 : -1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(token_ids)[:, None])[:, 0]
         assert torch.allclose(torch.tensor(logprobs), expected, atol=2e-3), name
         assert logits.argmax(-1).tolist() == token_ids
     assert len({tuple(alone[name][0][0]) for name in NAMES}) == len(NAMES)
+
+
+def test_virtual_tokens_count_as_tokens_of_the_prompt(service: Service) -> None:
+    """And have no ids; prefixes behind those of one adapter are found in the cache."""
+    prompt = [*range(20, 50)]
+    with client_of(service, "soft") as client:
+        first, again = client.generate(prompt, PARAMS), client.generate(prompt, PARAMS)
+        assert first.prompt_tokens == 35 and outputs(first) == outputs(again)
+        assert (first.usage.cached_prompt_tokens, again.usage.cached_prompt_tokens) == (0, 32)
+        (found,) = [each for each in client.adapters() if each.name == "soft"]
+        assert (found.virtual_tokens, found.rank, found.modules) == (5, 0, [])
+        room = client.model().max_model_len - 5
+        assert client.generate([7] * room, max_tokens=0).prompt_tokens == room + 5
+        with pytest.raises(InvalidArgument, match=f"{room + 6} tokens"):
+            client.generate([7] * (room + 1), max_tokens=0)
+        refused: list[dict[str, Any]] = [{"echo": True}, {"prompt_logprobs": 1}]
+        for field in refused:
+            with pytest.raises(InvalidArgument, match="virtual tokens"):
+                client.generate(prompt, **field)
+        with pytest.raises(RpcError, match="virtual tokens"):
+            client.score_continuations("a", ["b"])
 
 
 @pytest.mark.parametrize("victim", ["", "worker", "engine", "frontend"])

@@ -20,11 +20,14 @@ from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.internal.v1.engine_pb2 import AdapterRef
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint
 from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.logprob_columns import Scored
+from tests.worker.adapters.test_rows import DIGESTS, synthetic
 from worker.load import load
 from worker.platforms.cpu import CpuPlatform
 
@@ -35,6 +38,9 @@ HOST_BYTES = 1 << 22
 STATE_CHECKPOINTS = 3
 SYSTEM = [7 + 3 * i for i in range(21)]
 """What some prompts begin with: two full blocks and a part of a third."""
+ADAPTED = {2: (0, 0), 5: (1, 9), 6: (0, 0), 7: (1, 21), 9: (1, 0), 10: (0, 30)}
+"""Requests that have an adapter, and where it starts."""
+EMBEDDED = 3, 10
 MODES = list(itertools.product((True, False), (False, True), (256, 13), ("plenty", "recompute", "swap")))
 HALF = [
     (cached, ahead, budget, memory)
@@ -45,7 +51,8 @@ HALF = [
 
 
 def requests() -> list[engine_pb2.AddRequest]:
-    """Greedy, sampled, penalized, several sequences, log-probabilities, beams; with common beginnings."""
+    """Greedy, sampled, penalized, several sequences, log-probabilities, beams; with common beginnings,
+    adapters, and embeddings in place of tokens."""
     messages = [
         add_request(1, SYSTEM + [5, 9], max_tokens=30),
         add_request(2, SYSTEM + [5, 9, 11], max_tokens=25, n=3),
@@ -66,6 +73,11 @@ def requests() -> list[engine_pb2.AddRequest]:
             sampling.temperature, sampling.frequency_penalty, sampling.repetition_penalty = 1.0, 0.4, 1.2
         elif not sampling.HasField("beam_search"):
             sampling.temperature = 0
+        if message.handle in ADAPTED:
+            number, start = ADAPTED[message.handle]
+            message.adapter.MergeFrom(AdapterRef(name="a", digest=DIGESTS[number], start=start))
+        if message.handle in EMBEDDED:
+            message.embeddings.positions, message.embeddings.dtype = pack_u32([4, 5, 6, 19]), "float32"
     return messages
 
 
@@ -119,7 +131,15 @@ class InProcess:
             burst_seconds=burst / 1000,
         )
         self._step_us = 1000 if burst else 0
-        self.limits = Limits(VOCAB_SIZE, CONTEXT, ROWS, frozenset([EOS_ID]), num_blocks, self.block_size)
+        self._width = self.ready.model.input_embedding_size
+        sizes = num_blocks, self.block_size
+        self.limits = Limits(
+            VOCAB_SIZE, CONTEXT, ROWS, frozenset([EOS_ID]), *sizes, input_embedding_size=self._width
+        )
+        adapters = self.runner.backend.adapters
+        assert adapters is not None
+        for number in range(2):
+            adapters.store.add(synthetic(self.runner.backend.model, number))
         self._results: deque[Result] = deque()
 
     def submit(self, plan: Plan) -> None:
@@ -139,6 +159,10 @@ class InProcess:
         """All at once, to the end."""
         ledger = Ledger()
         for message in messages:
+            if message.HasField("embeddings"):
+                generator = torch.Generator().manual_seed(message.handle)
+                values = 0.1 * torch.randn(4, self._width, generator=generator)
+                message.embeddings.values = values.numpy().tobytes()
             self.scheduler.add(make(message, self.limits))
         run(self.scheduler, self, ledger, ahead=ahead)  # type: ignore[arg-type]
         return ledger
@@ -196,6 +220,17 @@ def test_the_same_as_alone(folder: Path, alone: Ledger, cached: bool, ahead: boo
     assert (scheduler.num_preemptions > 0) == (memory != "plenty")
     assert (scheduler.swap.num_swapped_out > 0) == (memory == "swap")
     assert (scheduler.prefix_cache.hit_rate.ratio > 0) == cached
+
+
+def test_adapters_and_embeddings_count(folder: Path, alone: Ledger):
+    """What the modes compare would be equal without them otherwise."""
+    messages = requests()
+    for message in messages:
+        message.ClearField("adapter")
+        message.ClearField("embeddings")
+    plain = InProcess(folder, True, 256, 120, 0).outputs(messages, ahead=False)
+    changed = {handle for (handle, _), tokens in plain.tokens.items() if tokens != alone.tokens[handle, 0]}
+    assert {1, 4, 8}.isdisjoint(changed) and changed >= {*ADAPTED, *EMBEDDED} - {6, 9}
 
 
 class InBfloat16(InProcess):

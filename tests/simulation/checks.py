@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from pagewire.v1 import generation_pb2
 from pagewire_client.results import FinishReason, Generation, Output
+from tests.simulation.adapters import adapted, invocation_start
+from tests.simulation.choices import expect_all, expect_sampled
 from tests.simulation.expected import Expected, text_of
 from tests.simulation.scores import TOLERANCE, check_scores, rank_scores
 from tests.simulation.workload import Job
@@ -24,6 +26,9 @@ class Checks:
         self._wants = job.request.output
         self._is_search = job.request.sampling.HasField("beam_search")
         self._is_choice = len(job.sampled) > len(job.expected)
+        self._digest = next(iter(job.adapters), b"")  # of the adapter
+        self._expected, self._sampled = job.expected, job.sampled  # with it
+        self._is_named = not job.adapters  # the adapter, by a message
 
     def check_message(
         self, message: generation_pb2.GenerateResponse, held: Sequence[Output], *, is_continued: bool
@@ -32,6 +37,9 @@ class Checks:
 
         held: what came before. is_continued: this stream goes on with another one.
         """
+        if message.HasField("adapter"):
+            self._check_adapter(message.adapter, is_late=any(output.token_ids for output in held))
+        assert self._is_named, f"{self._name}: its adapter is not named"
         for sequence in message.sequences:
             output = held[sequence.index] if sequence.index < len(held) else Output(sequence.index)
             assert sequence.position == len(output.token_ids), f"{self._name}: a token is lost or repeated"
@@ -47,6 +55,20 @@ class Checks:
             parts = timings.preprocess, timings.queue, timings.prefill, timings.decode, timings.preempted
             assert sum(part.ToNanoseconds() for part in parts) == timings.total.ToNanoseconds()
 
+    def _check_adapter(self, applied: generation_pb2.AppliedAdapter, is_late: bool) -> None:
+        """It is one that the name may stand for, and the same where the stream goes on. is_late: there is
+        output."""
+        job, digest = self._job, applied.digest
+        assert applied.name == job.adapter and digest in job.adapters
+        assert not is_late or digest == self._digest, f"{self._name}: another adapter goes on"
+        start = invocation_start(job.prompt, job.adapters[digest])
+        assert (applied.start if applied.HasField("start") else None) == start, f"{self._name}: wrong start"
+        if digest != self._digest:
+            adds = adapted(job.prompt, digest, job.adapters[digest])
+            self._expected = expect_all(job.request, job.prompt, job.max_model_len, adds)
+            self._sampled = expect_sampled(job.request, job.prompt, job.max_model_len, adds)
+        self._digest, self._is_named = digest, True
+
     def check_output(self, output: Output, seconds: float, *, is_aborted: bool) -> None:
         """What there is of a sequence. seconds: since the request was sent. is_aborted: by an operator."""
         if output.finish_reason is FinishReason.TIME_LIMIT:
@@ -55,17 +77,17 @@ class Checks:
         if output.finish_reason is FinishReason.ABORTED:
             assert is_aborted, f"{self._name}: no abort was sent"
         if not self._is_search:  # beams before their end are not defined
-            possible = self._job.sampled if self._is_choice else [self._job.expected[output.index]]
+            possible = self._sampled if self._is_choice else [self._expected[output.index]]
             assert any(self._fits(output, one) for one in possible), f"{self._name}: wrong output"
 
     def check_complete(self, generation: Generation) -> None:
         """Each sequence has its one end, and the counts are right."""
         outputs, usage = generation.outputs, generation.usage
-        assert [output.index for output in outputs] == list(range(len(self._job.expected)))
+        assert [output.index for output in outputs] == list(range(len(self._expected)))
         assert all(output.finish_reason is not None for output in outputs), f"{self._name}: no end"
         if not any(output.finish_reason in EARLY for output in outputs):
             assert not self._job.is_refused, f"{self._name}: it cannot fit"
-            for output, expected in zip(outputs, self._job.expected, strict=True):
+            for output, expected in zip(outputs, self._expected, strict=True):
                 assert self._fits(output, expected), f"{self._name}: not the most probable"
         poison = self._job.poison
         if poison is not None and poison.probability == 1:

@@ -16,12 +16,15 @@ _NEVER = -1e9
 
 
 def expect_all(
-    request: generation_pb2.GenerateRequest, prompt: Sequence[int], max_model_len: int
+    request: generation_pb2.GenerateRequest,
+    prompt: Sequence[int],
+    max_model_len: int,
+    adapted: bytes = b"",
 ) -> list[Expected]:
-    """What a client gets, by index."""
+    """What a client gets, by index. adapted: see adapters.py."""
     if request.sampling.HasField("beam_search"):
-        return _expect_beams(request, prompt, max_model_len)
-    made = expect_sampled(request, prompt, max_model_len)
+        return _expect_beams(request, prompt, max_model_len, adapted)
+    made = expect_sampled(request, prompt, max_model_len, adapted)
     most_probable = (
         sorted(made, key=lambda one: -_likelihood(prompt, one)) if len(made) > request.sampling.n else made
     )
@@ -29,11 +32,14 @@ def expect_all(
 
 
 def expect_sampled(
-    request: generation_pb2.GenerateRequest, prompt: Sequence[int], max_model_len: int
+    request: generation_pb2.GenerateRequest,
+    prompt: Sequence[int],
+    max_model_len: int,
+    adapted: bytes = b"",
 ) -> list[Expected]:
     """All sequences that are sampled."""
     number = max(request.sampling.n, request.sampling.best_of)
-    return [expect(request, prompt, index, max_model_len) for index in range(number)]
+    return [expect(request, prompt, index, max_model_len, adapted) for index in range(number)]
 
 
 def _likelihood(prompt: Sequence[int], one: Expected) -> float:
@@ -42,7 +48,7 @@ def _likelihood(prompt: Sequence[int], one: Expected) -> float:
 
 
 def _expect_beams(
-    request: generation_pb2.GenerateRequest, prompt: Sequence[int], max_model_len: int
+    request: generation_pb2.GenerateRequest, prompt: Sequence[int], max_model_len: int, adapted: bytes
 ) -> list[Expected]:
     search, stopping = request.sampling.beam_search, request.stopping
     eos = frozenset() if stopping.ignore_eos else frozenset({EOS})
@@ -52,7 +58,7 @@ def _expect_beams(
     if stopping.HasField("max_tokens"):
         most = min(most, stopping.max_tokens)
     penalty = search.length_penalty if search.HasField("length_penalty") else 1.0
-    first = first_history(pack_u32(prompt))
+    first = first_history(pack_u32(prompt) + adapted)
     beams: list[tuple[float, int, list[int]]] = [(0.0, first, [])]
     beams += [(_NEVER, first, [])] * (search.width - 1)
     finished: list[tuple[float, list[int]]] = []

@@ -5,14 +5,18 @@ whose tokens lie where.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 from random import Random
 
 from engine_core.request import NO_TOKEN
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire_simulated.adapters import read_adapter
 from pagewire_simulated.clock import Clock
 from pagewire_simulated.platform import SimulatedPlatform
+from tests.simulation.adapters import Adapters
 from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
@@ -49,7 +53,7 @@ class Device:
     ) -> None:
         """Loads. strike: a request kills "worker" or "core" at some time, in a step; "": the worker dies
         from outside."""
-        self._loop, self.trace = processor.loop, processor.trace
+        self._loop, self.trace, self._processor = processor.loop, processor.trace, processor
         self._poisons, self._random, self._workload, self._strike = poisons, random, workload, strike
         settings = workload.settings
         clock = Clock(self._loop.time, lambda seconds: processor.wait(self._loop.time() + seconds))
@@ -65,6 +69,7 @@ class Device:
         )
         self.dies = False  # in the step that comes next
         self._is_struck = False  # by a step that was launched
+        self._loading: list[Future[worker_pb2.AdapterLoaded]] = []
 
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool]) -> None:
         """See StepRunner."""
@@ -100,7 +105,30 @@ class Device:
 
     def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         """See StepRunner."""
-        return self._executor.load_adapter(order)
+        adapters, answer = self._workload.adapters, Future[worker_pb2.AdapterLoaded]()
+        assert adapters is not None
+        self._loading.append(answer)
+        delay = adapters.longest_load * self._random.random() ** 2
+        self._loop.call_later(delay, self._load, order, answer, adapters)
+        return answer
+
+    def _load(
+        self,
+        order: worker_pb2.LoadAdapter,
+        answer: "Future[worker_pb2.AdapterLoaded]",
+        adapters: Adapters,
+    ) -> None:
+        """Files are read in one moment."""
+        if self._processor.is_killed:
+            return
+        if read_adapter(Path(order.source)).digest in adapters.fatal:
+            self._strike(self._loop.time(), "worker")
+            return
+        loaded, held = self._executor.load_adapter(order).result(), self._executor.held_adapters
+        self.trace("worker", "has loaded", order.number, loaded.problem or loaded.digest.hex()[:8])
+        assert sum(each.bytes for each in held) - loaded.bytes <= adapters.memory, "too many adapters"
+        self._loading.remove(answer)
+        answer.set_result(loaded)
 
     def drop_adapter(self, digest: bytes) -> None:
         """See StepRunner."""
@@ -109,6 +137,7 @@ class Device:
     @property
     def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
         """See StepRunner."""
+        self._processor.wait(inf, lambda: not self._loading)
         return self._executor.held_adapters
 
     def abandon(self) -> None:

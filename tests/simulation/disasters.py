@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from tests.simulation.adapters import FATAL, FIXED, AdapterChange
 from tests.simulation.draw import draw
 from tests.simulation.poison import Poison
 from tests.simulation.requests import RequestWriter, log_uniform
@@ -50,8 +51,11 @@ def draw_storm(seed: int) -> Workload:
 
 def draw_succession(seed: int) -> Workload:
     """One core after another is killed, or told to end, while it computes; the next one adopts its worker."""
-    workload = draw(seed, breaks=False)
-    random = Random(f"succession {seed}")
+    return _succeed(draw(seed, breaks=False))
+
+
+def _succeed(workload: Workload) -> Workload:
+    random = Random(f"succession {workload.seed}")
     workload.faults.clear()
     step = workload.settings.slow_factor * STEP_S
     workload.settings = replace(workload.settings, adopts=True, restart=30 * step)
@@ -68,6 +72,33 @@ def draw_states(seed: int) -> Workload:
         workload.config, swap_space=0.0, speculate="", no_prefix_cache=False, state_checkpoints=slots
     )
     return workload
+
+
+def draw_with_adapters(seed: int) -> Workload:
+    """Requests with adapters in every seed; in a third of them one core after another ends, in another third
+    streams break just when their adapter's name gets another one."""
+    if seed % 3 == 0:
+        return _succeed(draw(seed, breaks=False, has_adapters=True))
+    workload = draw(seed, has_adapters=True)
+    if seed % 3 == 1:
+        _swap_under_streams(workload, Random(f"swaps {seed}"))
+    return workload
+
+
+def _swap_under_streams(workload: Workload, random: Random) -> None:
+    adapters, step = workload.adapters, workload.settings.slow_factor * STEP_S
+    assert adapters is not None
+    names = [name for name in adapters.folders if name not in (FIXED, FATAL)]
+    for version, job in enumerate(each for each in workload.jobs if each.adapters):
+        name, after = job.adapter, step * random.uniform(5.0, 60.0)
+        if name in names:
+            workload.jobs[job.number] = replace(job, breaks_after=after)
+            files = replace(adapters.folders[name], weights=b"swapped %d" % version)
+            at, place = job.at + after * random.random(), random.randrange(workload.settings.num_frontends)
+            adapters.changes.append(AdapterChange(at, place, folder=name, files=files))
+            adapters.changes.append(AdapterChange(at, place, name, random.choice([name, *names])))
+    for jobs in (workload.jobs, workload.embeds):
+        jobs[:] = [replace(job, adapters=adapters.of_name(job.adapter)) for job in jobs]
 
 
 def _draw_crowd(seed: int, num_poisoned: int, probability: float) -> Workload:
@@ -102,4 +133,5 @@ KINDS: dict[str, Callable[[int], Workload]] = {
     "storm": draw_storm,
     "succession": draw_succession,
     "states": draw_states,
+    "adapters": draw_with_adapters,
 }

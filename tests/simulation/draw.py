@@ -4,12 +4,14 @@ from dataclasses import replace
 from random import Random
 
 from pagewire.config import EngineConfig
+from tests.simulation.adapters import draw_adapters
 from tests.simulation.requests import RequestWriter, log_uniform
 from tests.simulation.workload import KV_BYTES, STEP_S, Fault, Settings, Workload, checkpoint
 
 
-def draw(seed: int, *, breaks: bool = True) -> Workload:
-    """The same for the same seed, in every process. breaks: see RequestWriter."""
+def draw(seed: int, *, breaks: bool = True, has_adapters: bool | None = None) -> Workload:
+    """The same for the same seed, in every process. breaks: see RequestWriter. has_adapters: None: as
+    drawn."""
     random = Random(f"workload {seed}")
     step = log_uniform(random, 5e-5, 2e-2)
     settings = Settings(
@@ -32,10 +34,16 @@ def draw(seed: int, *, breaks: bool = True) -> Workload:
         slots = Random(f"checkpoints {seed}").choice([0, 1, 3, 8, 8])
         config = replace(config, swap_space=0.0, speculate="", state_checkpoints=slots)
     workload = Workload(seed, settings, config)
+    if Random(f"has adapters {seed}").random() < 0.2 if has_adapters is None else has_adapters:
+        workload.adapters = draw_adapters(seed, step, settings.num_frontends)
+        workload.config = replace(config, max_loras=Random(f"slots {seed}").choice([1, 1, 2, 0]))
     writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))
     workload.faults = _draw_faults(random, settings, writer.start, writer.now + 50 * step)
+    if workload.adapters is not None:
+        workload.adapters.schedule(writer.start, writer.now + 50 * step)
+        workload.embeds = [writer.embed_job(number) for number in range(random.choice([0, 2, 5]))]
     return workload
 
 

@@ -3,9 +3,11 @@
 import contextlib
 from collections import Counter
 from math import inf
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from engine_core.adapters.options import NO_ADAPTERS
 from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.io.inbox import Inbox, Received
@@ -15,7 +17,14 @@ from engine_core.io.worker_process import WorkerDied
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from engine_core.startup import (
+    adapter_options,
+    check_config,
+    initialize_message,
+    make_identity,
+    make_scheduler,
+    pinned_adapters,
+)
 from engine_core.worker_supply import Process, WorkerSupply
 from pagewire.host.spawn import Heartbeat, KeptWorkers
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage
@@ -54,6 +63,7 @@ class CheckedCore(EngineCore):
         self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
         assert self._num_idle_steps <= 1, "requests wait while the device idles"
         assert not self.findings, self.findings
+        assert self.adapters.num_bytes <= self.adapters.capacity, "too many adapters"
         counters = self.counters
         assert not counters.internal_errors, "a message made the core raise"
         assert not counters.bad_messages, "a frontend sent what it must not"
@@ -67,7 +77,7 @@ class CheckedMessages:
         """findings: what is wrong, from where the core must not raise."""
         self.fail = messages.fail
         self.detached, self.utilities = messages.detached, messages.utilities
-        self.cache_watches = messages.cache_watches
+        self.cache_watches, self.directory = messages.cache_watches, messages.directory
         self._messages, self._scheduler, self._findings = messages, scheduler, findings
         self._aborted: dict[str, float] = {}  # when, by id
 
@@ -124,6 +134,7 @@ class Engine:
         self._status = SimulatedStatus(self._host)
         self._recordings: list[RecordedLife] = []
         self._notes = bytearray()  # what is on disk
+        self._deaths = Path(workload.config.lora_folder + f" {place}.json")  # in loads of adapters
         self.poison_deaths = Counter[int]()
 
     def check_recordings(self) -> None:
@@ -162,16 +173,26 @@ class Engine:
                 self._live(kept)
             except Stopped:
                 if not self._host.is_stopped:
+                    self._check_adapters()
                     self._network.core_dies()
                     self._host.end_all()
                     return
                 self._machine.trace(self._name, "ends")
-                self._notes = bytearray()  # no request is suspected after a clean end
+                self._notes = bytearray()  # no request is suspected after a clean end, nor an adapter
+                if self._workload.adapters is not None:
+                    self._deaths.unlink(missing_ok=True)
             except (Killed, WorkerDied) as death:
                 self._machine.trace(self._name, "dies", type(death).__name__)
                 outlives = isinstance(death, Killed)
             self._network.core_dies()
             kept = self._bury(outlives)
+
+    def _check_adapters(self) -> None:
+        """Checks that core and worker agree on what is loaded."""
+        assert self.core is not None
+        for worker in self._host.workers.values():
+            held = {each.digest for each in worker.device._executor.held_adapters} if worker.device else set()
+            assert held == {*self.core.adapters._loaded}, "an adapter is forgotten"
 
     def _bury(self, outlives: bool) -> KeptWorkers | None:
         """Does what the supervisor does with the workers of a core that has ended, and waits for its pause.
@@ -232,7 +253,9 @@ class Engine:
         self._host.was_killed = False
         scheduler.open(CrashJournal(self._notes))
         parts = identity, scheduler, workers, inbox, self._send, clock
-        self.core = CheckedCore(workers, *parts, ahead=config.scheduling == "ahead")
+        adapters = adapter_options(config, ready, self._deaths) if config.lora_folder else NO_ADAPTERS
+        self.core = CheckedCore(workers, *parts, ahead=config.scheduling == "ahead", adapters=adapters)
+        self.core.load_adapters(pinned_adapters(config))
         self.core.scheduler.check_invariants()
         adopted = ready.HasField("kept_cache")
         self.num_adoptions += adopted

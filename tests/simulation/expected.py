@@ -22,9 +22,14 @@ class Expected:
 
 
 def expect(
-    request: generation_pb2.GenerateRequest, prompt: Sequence[int], index: int, max_model_len: int
+    request: generation_pb2.GenerateRequest,
+    prompt: Sequence[int],
+    index: int,
+    max_model_len: int,
+    adapted: bytes = b"",
 ) -> Expected:
-    """The sequence with this index of a request, which says all that it wants by itself."""
+    """The sequence with this index of a request, which says all that it wants by itself. adapted: see
+    adapters.py."""
     sampling, stopping = request.sampling, request.stopping
     greedy = sampling.temperature == 0
     seed, number = (0, 0) if greedy else (sampling.seed, index)
@@ -37,7 +42,7 @@ def expect(
     while True:
         if twin is not None:
             candidates = twin.candidates(len(output))
-        output.append(token_reference(prompt, seed, number, len(output), candidates))
+        output.append(token_reference(prompt, seed, number, len(output), candidates, adapted))
         if twin is not None:
             twin.advance(output[-1])
         text = text_of(output)

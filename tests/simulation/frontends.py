@@ -1,7 +1,7 @@
 """A frontend's process: the real generator, engine client, journal and streams, without gRPC and threads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -16,17 +16,20 @@ from frontend.engine.core import ANYWHERE, Core, Routing, Sink
 from frontend.engine.core_list import GivenAddresses
 from frontend.engine.socket import Listener
 from frontend.model.info import DEFAULT_SAMPLING, ModelInfo
+from frontend.model.pooling_config import PoolingDefaults
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.streams.pooling import Embedder, PromptPooler, Vectors
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.text.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2
 from tests.frontend.fakes import BEGIN, PAD, byte_level_tokenizer
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network, Socket
+from tests.simulation.workload import EMBED_SEED
 
 T = TypeVar("T")
 Deliver = Callable[[generation_pb2.GenerateResponse], Awaitable[None]]
@@ -42,6 +45,7 @@ MODEL = ModelInfo(
     pad_token_id=PAD,
     archive=SimpleNamespace(),  # type: ignore[arg-type]  # never requested
     answers=AnswerFormats(TOKENIZER, None, None),
+    pooling=PoolingDefaults(engine_pb2.POOLING_TYPE_LAST, normalize=False),
 )
 RESUME_TIMEOUT_S = 60.0
 
@@ -66,10 +70,13 @@ class CheckedSink:
 
     def __init__(self, stream: Sink) -> None:
         assert isinstance(stream, Stream)
-        self._stream = stream
+        object.__setattr__(self, "_stream", stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._stream, name, value)
 
     def push(self, index: int, *output: Any) -> bool:
         """See frontend.engine.core.Sink."""
@@ -102,8 +109,8 @@ class FrontendProcess:
         """networks: one for each engine core. tokenizing: seconds that it takes, at most. grace: of
         --disconnect-grace."""
         self._machine = machine
-        self._handlers: dict[asyncio.Task[None], None] = {}  # in the order in which they began
-        config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S, disconnect_grace=grace)
+        self._handlers: dict[asyncio.Task[Any], None] = {}  # in the order in which they began
+        config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S, disconnect_grace=grace, seed=EMBED_SEED)
         self.sockets: list[Socket] = []
 
         def make_socket(address: str, identity: bytes, listener: Listener) -> Socket:
@@ -116,6 +123,7 @@ class FrontendProcess:
         self.generator = Generator(
             config, MODEL, Prompts(random, tokenizing), self.client, ConcurrencyLimits(0, 0)
         )
+        self._embedder = Embedder(self.generator, PromptPooler(self.generator))
         self.name = networks[0].name(self.client.identity)
         self.client.start()
 
@@ -128,7 +136,15 @@ class FrontendProcess:
         whole: bool,
     ) -> "asyncio.Task[None]":
         """Answers a request, as its RPC would. deliver: returns when the client reads on."""
-        task = asyncio.create_task(self._serve(request, time_left, deliver, whole))
+        return self.handle(self._serve(request, time_left, deliver, whole))
+
+    def embed(self, request: pooling_pb2.EmbedRequest) -> "asyncio.Task[Vectors]":
+        """Embeds prompts, as its RPC would."""
+        return self.handle(self._embedder.embed(request, Call(ANONYMOUS, None)))
+
+    def handle(self, work: Coroutine[object, object, T]) -> "asyncio.Task[T]":
+        """Runs a call, until this process dies."""
+        task = asyncio.create_task(work)
         self._handlers[task] = None
         task.add_done_callback(self._handlers.pop)
         return task

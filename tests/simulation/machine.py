@@ -60,6 +60,7 @@ class Machine:
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop.time)
         self.last_progress = 0.0  # when a client heard something
+        self.num_worker_deaths = 0
         self.is_over = is_over
         self._processors: list[Processor] = []
 

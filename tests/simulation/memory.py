@@ -2,9 +2,9 @@
 
 Tokens of the simulated worker do not depend on its cache, so a wrong block would change nothing that a
 client sees. Here every slot is tagged, when a token is computed into it, with a hash of all tokens up to
-that one and of the namespace of the request. A row that computes must find in the blocks of its table
-the tags of its own tokens, all of them. So a lost or misplaced block, a copy that was not made, a block
-that was given to two owners or is taken for what it is not, is found in the step in which it is read.
+that one, of the namespace of the request and of its adapter. A row that computes must find in the blocks of
+its table the tags of its own tokens, all of them. So a lost or misplaced block, a copy that was not made, a
+block that was given to two owners or is taken for what it is not, is found in the step in which it is read.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,6 +32,7 @@ class TaggedMemory:
         self._host_tags = [[0] * self._size for _ in range(num_host_blocks)]
         self._histories: list[list[int]] = [[] for _ in range(rows.max_num_rows)]  # by row, of its tokens
         self._roots = [0] * rows.max_num_rows
+        self._adapters: dict[int, worker_pb2.RowAdapter] = {}  # by row
         self._states = TaggedStates(rows.max_num_rows, self._histories) if has_states else None
         self._contents: dict[bytes, int] = {}  # tag of the last slot, of what was told as cached
 
@@ -56,9 +57,11 @@ class TaggedMemory:
         """Call it when the rows have executed the plan. Raises WrongMemory."""
         for new in plan.new_rows:
             self._histories[new.row], self._roots[new.row] = [], self._namespace(new.sampling.seed)
+            self._adapters[new.row] = new.adapter
         for fork in plan.forks:
             self._histories[fork.row] = self._histories[fork.source_row].copy()
             self._roots[fork.row] = self._roots[fork.source_row]
+            self._adapters[fork.row] = self._adapters[fork.source_row]
         self._swap(plan)
         self._copy(unpack_u32(plan.copy_sources), unpack_u32(plan.copy_targets))
         starts, counts = unpack_u32(plan.starts), unpack_u32(plan.counts)
@@ -107,9 +110,10 @@ class TaggedMemory:
         histories = self._histories[row]
         if len(histories) >= end:
             return
-        history = histories[-1] if histories else self._roots[row]
+        history, adapter = histories[-1] if histories else self._roots[row], self._adapters[row]
         for token in self._rows.token_ids[row, len(histories) : end].tolist():
-            history = hash((history, token))
+            begins = adapter.digest and len(histories) == adapter.start
+            history = hash((history, token, adapter.digest) if begins else (history, token))
             histories.append(history)
 
     def _write(self, row: int, table: list[int], start: int, end: int, written: set[tuple[int, int]]) -> None:

@@ -12,7 +12,10 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
+from engine_core import request
+from engine_core.adapters.memory import AdapterMemory
 from engine_core.beam_search import BeamSearch
+from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.intake.intake import RecentAborts
 from engine_core.io.worker_group import WorkerGroup
@@ -43,6 +46,7 @@ from frontend.streams import stream
 from frontend.streams.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.worker_pb2 import KeptCache
+from pagewire_simulated.adapters import SimulatedAdapters
 from tests.simulation.world import Failed, simulate
 from worker.cache_contents import CacheContents
 from worker.executor.executor import StepExecutor
@@ -407,6 +411,37 @@ def _adopted_states_change_places(patch: Callable[..., None]) -> None:
     patch(StateCheckpoints, "adopt", mixing)
 
 
+def _a_block_does_not_know_its_adapter(patch: Callable[..., None]) -> None:
+    """Requests with different adapters share blocks."""
+    patch(request, "block_content", lambda tokens, *_: tokens)
+
+
+def _adapters_are_dropped_under_their_requests(patch: Callable[..., None]) -> None:
+    """Whatever was not used lately makes room."""
+    patch(AdapterMemory, "_used", lambda self: set())
+
+
+def _loaded_adapters_are_not_counted(patch: Callable[..., None]) -> None:
+    """There is always room for one more."""
+    patch(AdapterMemory, "num_bytes", property(lambda self: 0))
+
+
+def _a_stream_goes_on_with_what_its_name_stands_for(patch: Callable[..., None]) -> None:
+    """The digest that a client sends is not looked at."""
+    named_by = generation.named_by
+    patch(generation, "named_by", lambda *arguments: (named_by(*arguments)[0], b""))
+
+
+def _an_adopted_worker_forgets_what_it_has_loaded(patch: Callable[..., None]) -> None:
+    """The next core loads everything once more, and drops none of it."""
+    patch(SimulatedAdapters, "loaded", [])
+
+
+def _names_are_told_to_new_frontends_alone(patch: Callable[..., None]) -> None:
+    """A frontend does not hear what changes while it is connected."""
+    patch(EngineCore, "_announce_adapters", lambda self, table: None)
+
+
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
     name.removeprefix("_").replace("_", " "): value
     for name, value in list(globals().items())
@@ -425,6 +460,12 @@ _KINDS = {
     "rows outlive their core": "succession",
     "a worker is told of states before their plan": "states",
     "adopted states change places": "states",
+    "a block does not know its adapter": "adapters",
+    "adapters are dropped under their requests": "adapters",
+    "loaded adapters are not counted": "adapters",
+    "a stream goes on with what its name stands for": "adapters",
+    "an adopted worker forgets what it has loaded": "adapters",
+    "names are told to new frontends alone": "adapters",
 }
 """Where it takes another kind of seeds."""
 

@@ -5,10 +5,11 @@ from random import Random
 
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import SPECIAL, encode
+from tests.simulation.adapters import FATAL, INVOCATIONS, adapted
 from tests.simulation.choices import expect_all, expect_sampled
 from tests.simulation.grammars import GrammarDraw
 from tests.simulation.vocabulary import EOS, VOCAB_SIZE
-from tests.simulation.workload import Job, Workload
+from tests.simulation.workload import EmbedJob, Job, Workload
 
 LETTERS = encode("abcdefgh")
 
@@ -36,7 +37,10 @@ class RequestWriter:
         self.now += self._gap * random.expovariate(1.0)
         prompt = self._prompt()
         request = self._request(number, prompt)
-        expected = expect_all(request, prompt, self._max_model_len)
+        adapters = self._adapt(request, prompt, number)
+        first = next(iter(adapters), b"")
+        adds = adapted(prompt, first, adapters[first]) if first else b""
+        expected = expect_all(request, prompt, self._max_model_len, adds)
         if expected[0].reason.value in ("max_tokens", "context_length") and random.random() < 0.3:
             self._documents.append(prompt + expected[0].token_ids)  # the next turn of a chat
         patience = self._step * log_uniform(random, 1.0, 300.0)
@@ -50,7 +54,9 @@ class RequestWriter:
             prompt=prompt,
             expected=expected,
             is_refused=request.sampling.HasField("beam_search") and not self._fits(request, len(prompt)),
-            sampled=expect_sampled(request, prompt, self._max_model_len),
+            sampled=expect_sampled(request, prompt, self._max_model_len, adds),
+            max_model_len=self._max_model_len,
+            adapters=adapters,
             whole=random.random() < 0.1,
             place=random.randrange(self._workload.settings.num_frontends),
             timeout=patience if "timeout" in whims else None,
@@ -60,6 +66,47 @@ class RequestWriter:
             half_open_after=self._break_after("half-open", number) if self._breaks else None,
             breaks_after=self._break_after("broken", number) if self._breaks else None,
         )
+
+    def embed_job(self, number: int) -> EmbedJob:
+        """Embeds a few prompts, with an adapter or without."""
+        random = Random(f"embed {self._workload.seed} {number}")
+        made = self._workload.adapters
+        assert made is not None
+        prompts = [
+            self._documents[0][: random.randint(1, min(20, self._max_model_len - 1))] for _ in range(3)
+        ]
+        for prompt in prompts:
+            prompt[random.randrange(len(prompt))] = random.choice(INVOCATIONS)[0]
+        name = random.choice(["", *made.folders])
+        return EmbedJob(
+            number=number,
+            at=random.uniform(self.start, self.now),
+            adapter=name,
+            prompts=prompts,
+            adapters=made.of_name(name),
+            place=random.randrange(self._workload.settings.num_frontends),
+            cancel_after=self._step * log_uniform(random, 1.0, 300.0) if random.random() < 0.2 else None,
+        )
+
+    def _adapt(
+        self, request: generation_pb2.GenerateRequest, prompt: list[int], number: int
+    ) -> dict[bytes, tuple[int, ...]]:
+        """Gives some requests an adapter, and some prompts an invocation; returns what the name may stand
+        for. Drawn apart from everything else."""
+        made, random = self._workload.adapters, Random(f"adapter {self._workload.seed} {number}")
+        if made is None or random.random() < 0.3:
+            return {}
+        if random.random() < 0.6:
+            invocation = random.choice(INVOCATIONS)
+            at = random.randrange(len(prompt))
+            prompt[at : at + len(invocation)] = invocation[: len(prompt) - at]
+            request.prompt.token_ids.ids[:] = prompt
+        changed = [change.name for change in made.changes if change.name and change.folder]
+        name = random.choice([*made.folders, *changed])
+        if name == FATAL and random.random() < 0.5:
+            name = next(iter(made.folders))
+        setattr(request, random.choice(["adapter", "model"]), name)
+        return made.of_name(name)
 
     def _break_after(self, way: str, number: int) -> float | None:
         """Drawn apart from everything else."""

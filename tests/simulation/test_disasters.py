@@ -19,6 +19,17 @@ def test_no_other_request_fails(kind: str, seeds: int) -> None:
     assert totals.outcomes["REQUEST_QUARANTINED"] > 30 or kind != "poison"
 
 
+def test_requests_keep_their_adapters() -> None:
+    """Names get other adapters, files change, memory is short, and processes end. Among these seeds are those
+    that have found something: a stream that went on with another adapter (31), adapters that a worker loaded
+    for a core that was gone (15), kills of cores that were laid to an adapter (18), a frontend that the core
+    took for lost and did not tell of a new name (85), replays that did not know what a block was adapted by
+    (12)."""
+    totals = run("adapters", 90)
+    assert totals.outcomes["complete"] > 500 and totals.outcomes["embedded"] > 100
+    assert totals.adoptions > 100 and totals.outcomes["ADAPTER_CHANGED"] > 5
+
+
 def test_one_of_64_is_found_within_five_deaths() -> None:
     totals = run("crowd", 12)
     assert totals.outcomes["REQUEST_QUARANTINED"] > 2

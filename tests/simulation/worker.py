@@ -116,7 +116,7 @@ class WorkerProcess:
         self.lives, self.is_seen_dead = True, False
         self.device: Device | None = None
         self._workload, self._random, self._poisons = workload, random, poisons
-        self.processor = machine.processor(self._run)
+        self._machine, self.processor = machine, machine.processor(self._run)
         self.channel = SimulatedChannel(self)
 
     def kill(self) -> None:
@@ -124,6 +124,7 @@ class WorkerProcess:
         if not self.lives:
             return
         self.lives, self.processor.is_killed = False, True
+        self._machine.num_worker_deaths += 1
         loop = self.host.loop
         noticed = self.host.cut(self.channel.line)
 

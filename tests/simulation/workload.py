@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pagewire.config import EngineConfig
 from pagewire.v1 import generation_pb2
+from tests.simulation.adapters import Adapters
 from tests.simulation.expected import Expected
 from tests.simulation.poison import Poison
 from tests.simulation.vocabulary import EOS, VOCAB_SIZE, tokenizer_json
@@ -24,6 +25,8 @@ MODEL = {
 }
 KV_BYTES = 2 * 2 * 2 * 16
 """Of one token: keys and values, two bytes, two layers."""
+EMBED_SEED = 0
+"""Of requests that have none: prompts that are embedded."""
 STEP_S = 36e-6
 """What a step of this model takes on the profile "cpu": nearly all of it is overhead of two layers."""
 
@@ -57,6 +60,9 @@ class Job:
     expected: list[Expected]  # by index
     sampled: list[Expected]  # of which those are the most probable; the same without best_of
     is_refused: bool  # as it cannot fit
+    max_model_len: int
+    adapters: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    """What its adapter's name may stand for, invocations by digest; `expected` is with the first of them."""
     whole: bool = False  # GenerateUnary
     place: int = 0  # of the frontend that it asks first
     timeout: float | None = None
@@ -66,6 +72,24 @@ class Job:
     half_open_after: float | None = None  # its first call breaks, and the frontend does not notice
     breaks_after: float | None = None  # a call breaks, and the frontend notices
     poison: Poison | None = None
+
+    @property
+    def adapter(self) -> str:
+        """The name of its adapter."""
+        return self.request.adapter or self.request.model
+
+
+@dataclass(frozen=True)
+class EmbedJob:
+    """A call that embeds prompts."""
+
+    number: int
+    at: float
+    adapter: str
+    prompts: list[list[int]]
+    adapters: dict[bytes, tuple[int, ...]]  # as in Job
+    place: int
+    cancel_after: float | None
 
 
 @dataclass(frozen=True)
@@ -96,11 +120,17 @@ class Workload:
     jobs: list[Job] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     storm: Storm | None = None
+    adapters: Adapters | None = None
+    embeds: list[EmbedJob] = field(default_factory=list)
     _namespaces: dict[int, int] = field(default_factory=dict)
 
     def namespace(self, seed: int) -> int:
         """Of the request with this seed: equal where blocks may be shared."""
-        return self._namespaces[seed]
+        return (
+            self._namespaces[seed]
+            if seed != EMBED_SEED
+            else self._names.setdefault(("", "", -1), len(self._names))
+        )
 
     def add(self, job: Job) -> None:
         """One request more."""

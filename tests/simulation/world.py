@@ -5,21 +5,29 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from time import process_time
+from unittest import mock
 
-from frontend.errors import ServiceError
+from engine_core.scheduler.scheduler import Scheduler
+from frontend.auth.caller import ANONYMOUS
+from frontend.errors import AdaptersDiffer, EngineNotReady, ModelNotFound, ServiceError
+from pagewire.config import EngineConfig
+from tests.simulation.adapters import FIXED, AdapterChange, Adapters
 from tests.simulation.client import Client
 from tests.simulation.clock import virtual_time
 from tests.simulation.disasters import KINDS
+from tests.simulation.embedding_client import EmbeddingClient
 from tests.simulation.engine import Engine
 from tests.simulation.frontends import FrontendProcess
 from tests.simulation.host import simulated_processes
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.trace import Trace
-from tests.simulation.workload import Fault, Job, Workload
+from tests.simulation.workload import EmbedJob, Fault, Job, Workload
 
 SETTLE_S = 3.0
 """After the last client has its end, until everything must be at rest: longer than a heartbeat."""
@@ -50,6 +58,10 @@ class Report:
     poison_deaths: tuple[int, ...]  # for each request that the engine has died of: how often
 
 
+ADAPTER_TURN = 6
+"""Steps: outputs are short here."""
+
+
 class Failed(Exception):
     """A simulation has found something. Its cause says what."""
 
@@ -63,7 +75,10 @@ class World:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        self.clients: list[Client] = []
+        self._folder = TemporaryDirectory(prefix="pagewire-adapters-") if workload.adapters else None
+        if workload.adapters is not None and self._folder is not None:
+            workload.config = self._put_adapters(workload.adapters, Path(self._folder.name))
+        self.clients: list[Client | EmbeddingClient] = []
         self._is_at_rest = False
         self.machine = Machine(lambda: self._is_at_rest)
         self._random = Random(f"world {workload.seed}")
@@ -80,15 +95,18 @@ class World:
         ]
         self.frontends: list[FrontendProcess | None] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_running = len(workload.jobs)
+        self._num_running = len(workload.jobs) + len(workload.embeds)
 
     def run(self) -> None:
         """From the start of the processes until they have nothing left to do. Raises what is wrong."""
         loop = self.machine.loop
-        with virtual_time(loop), _quiet(), simulated_processes(), contextlib.ExitStack() as stack:
+        turns = mock.patch.dict(Scheduler.__init__.__kwdefaults__ or {}, adapter_turn=ADAPTER_TURN)
+        with virtual_time(loop), _quiet(), simulated_processes(), turns, contextlib.ExitStack() as stack:
             for engine in self.engines:
                 stack.callback(engine.close)
             stack.callback(self.machine.abandon)
+            if self._folder is not None:
+                stack.enter_context(self._folder)
             loop.call_soon(self._begin)
             self.machine.run()
             self._check_at_rest()
@@ -109,8 +127,12 @@ class World:
             self._start_frontend(place)
         for job in self.workload.jobs:
             self.machine.loop.call_at(job.at, self._start_client, job)
+        for embed in self.workload.embeds:
+            self.machine.loop.call_at(embed.at, self._start_embedding, embed)
         for fault in self.workload.faults:
             self.machine.loop.call_at(fault.at, self._strike, fault)
+        for change in self.workload.adapters.changes if self.workload.adapters is not None else ():
+            self.machine.loop.call_at(change.at, self._change, change)
 
     def _start_frontend(self, place: int) -> None:
         random = self._fork(f"frontend {place} at {self.machine.loop.time()}")
@@ -132,6 +154,14 @@ class World:
                 loop.call_later(after, task.cancel)
         if job.aborted_after is not None:
             loop.call_later(job.aborted_after, lambda: self._spawn(self._abort(client, job)))
+
+    def _start_embedding(self, job: EmbedJob) -> None:
+        client = EmbeddingClient(self.machine, job, lambda: self.frontends)
+        self.clients.append(client)
+        task = self._spawn(client.run())
+        task.add_done_callback(lambda _: self._client_ended())
+        if job.cancel_after is not None:
+            self.machine.loop.call_later(job.cancel_after, task.cancel)
 
     def _client_ended(self) -> None:
         self._num_running -= 1
@@ -165,6 +195,49 @@ class World:
         self._tasks.discard(task)
         if not task.cancelled():
             task.result()
+
+    # Adapters.
+
+    def _put_adapters(self, adapters: Adapters, folder: Path) -> EngineConfig:
+        """Writes the adapters of the start; returns a configuration with them."""
+        parent, fixed = folder / "adapters", folder / FIXED
+        for name, files in adapters.folders.items():
+            files.write(fixed if name == FIXED else parent / name)
+        memory, lora = adapters.memory / (1 << 30), (f"{FIXED}={fixed}",)
+        return replace(self.workload.config, lora_folder=str(parent), lora=lora, lora_memory=memory)
+
+    def _change(self, change: AdapterChange) -> None:
+        self.machine.trace("operator", "changes", change.name, change.folder, "files" if change.files else "")
+        if change.files is not None:
+            change.files.write(Path(self.workload.config.lora_folder) / change.folder)
+        elif (frontend := self.frontends[change.place]) is not None:
+            frontend.handle(self._tell(frontend, change)).add_done_callback(self._finish)
+
+    async def _tell(self, frontend: FrontendProcess, change: AdapterChange) -> None:
+        """Loads or unloads an adapter. An engine may die meanwhile, and files change."""
+        adapters = frontend.client.adapters
+        try:
+            if change.folder:
+                await adapters.load(change.name, change.folder, pinned=False, tenants=())
+            else:
+                await adapters.unload(change.name)
+        except (EngineNotReady, AdaptersDiffer, ModelNotFound):
+            pass
+        self.machine.trace("operator", "has changed", change.name)
+
+    def _check_names(self) -> None:
+        """Checks that frontends and cores agree on the names of adapters."""
+        cores = [engine.core.adapter_names.table().adapters for engine in self.engines if engine.core]
+        named = [{each.name: each.digest for each in adapters} for adapters in cores]
+        for frontend in self.frontends:
+            if frontend is None:
+                continue
+            known = {each.name: each.digest for each in frontend.client.adapters.visible(ANONYMOUS)}
+            for name, digest in known.items():
+                found = [names.get(name) for names in named]
+                assert digest in found, f"{frontend.name}: {name} is no adapter, or another"
+            for name in set.intersection(*map(set, named)):
+                assert name in known, f"{frontend.name} does not know {name}"
 
     # Faults.
 
@@ -210,6 +283,7 @@ class World:
             assert not len(engine.core._frontends.detached), "a detached request is kept"
             assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
             assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
+        self._check_names()
         for frontend in self.frontends:
             if frontend is not None:
                 frontend.check_at_rest()

@@ -33,7 +33,7 @@ class HeadMatrix(Matrix):
         sizes = rows.stop - rows.start, stored[1]
         super().__init__(place.empty(*(reversed(sizes) if transposed else sizes)))
         self.rows, self.stored, self.transposed = rows, stored, transposed
-        self.takes_adapters = place.device.type == "cpu"
+        self.takes_adapters = not place.stacks_experts
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:

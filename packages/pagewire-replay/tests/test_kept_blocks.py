@@ -8,6 +8,7 @@ from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.recording.file import open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
+from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.internal.v1.recording_pb2 import RecordedCall
 from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire.ipc.columns import pack_u32, unpack_u32
@@ -16,6 +17,7 @@ from pagewire_replay.replay import Replay
 from tests.engine_core.fakes import add_request, make
 from tests.engine_core.kv_cache.test_kept_cache import SECRET, Lives
 
+ADAPTER = b"d" * 32
 SETTINGS = {"num_blocks": 8, "block_size": 4, "max_num_seqs": 2, "max_num_batched_tokens": 16}
 
 
@@ -26,6 +28,13 @@ class RecordedLives(Lives):
         super().__init__(options["seed"], ahead=bool(options["ahead"]), checkpoints=options["checkpoints"])
         self._folder, self._with_tokens = folder, with_tokens
         self.paths: list[Path] = []
+        self.worker.adapters.add(ADAPTER)
+
+    def _new_request(self) -> AddRequest:
+        message = super()._new_request()
+        if message.handle % 3 == 0:
+            message.adapter.name, message.adapter.digest = "a", ADAPTER
+        return message
 
     def make_scheduler(self, **settings: int) -> Scheduler:
         self.paths.append(self._folder / f"{len(self.paths)}")
@@ -44,9 +53,10 @@ class RecordedLives(Lives):
 @pytest.mark.parametrize("checkpoints", [0, 3])
 @pytest.mark.parametrize("with_tokens", [False, True])
 def test_lives_of_an_adopted_worker_are_replayed(tmp_path: Path, with_tokens: bool, checkpoints: int) -> None:
-    """Killed at any step, with requests that go on, share beginnings, are of two tenants, and with resets."""
+    """Killed at any step, with requests that go on, share beginnings, are of two tenants, have adapters, and
+    with resets."""
     num_kept, num_found = 0, 0
-    for seed in range(4):
+    for seed in range(5):
         folder = tmp_path / f"{seed}"
         folder.mkdir()
         lives = RecordedLives(

@@ -8,8 +8,10 @@ import pytest
 from engine_core.adapters.options import AdapterOptions
 from engine_core.adapters.sources import MAX_DEATHS, AdapterSources
 from engine_core.errors import Code
+from engine_core.io.inbox import FrontendGone
 from pagewire.internal.v1.engine_pb2 import (
     AddRequest,
+    Hello,
     ListAdapters,
     ListRequests,
     NamedAdapter,
@@ -17,6 +19,7 @@ from pagewire.internal.v1.engine_pb2 import (
     Utility,
     WatchCache,
 )
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded
 from pagewire.v1 import inspection_pb2 as pb
 from tests.engine_core.fakes import adapter_digest, add_request
 from tests.engine_core.house import House
@@ -168,8 +171,8 @@ def test_gateways_are_told_the_adapter(house: Adapters) -> None:
 
 def test_refused(house: Adapters, tmp_path: Path) -> None:
     """What cannot be loaded ends its requests alone, each with its reason."""
-    outside = tmp_path.parent / "outside"
-    outside.mkdir(exist_ok=True)
+    outside = tmp_path / "a" / "outside"
+    outside.mkdir()
     (tmp_path / "link").symlink_to(outside)
     (tmp_path / "loop").symlink_to("loop")
     house.worker.folders["huge"] = adapter_digest("huge"), 21
@@ -177,7 +180,7 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
         ("a", {"digest": b""}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
         ("a", {"start": len(PROMPT)}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
         ("a", {"source": "/etc"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
-        ("a", {"source": f"{tmp_path}/../outside"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("a", {"source": f"{tmp_path}/../elsewhere"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("link", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("loop", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("a", {"source": f"{tmp_path}/a\0b"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
@@ -306,9 +309,35 @@ def test_named_again_by_a_frontend(house: Adapters) -> None:
     assert house.core.adapter_names.table().adapters[0].digest == adapter_digest("a"), "the first one counts"
 
 
+def test_an_adopted_worker_holds_no_more_than_fits(tmp_path: Path) -> None:
+    """It has finished a load that the core before it ordered, whose size that core did not know."""
+    held = tuple(AdapterLoaded(digest=adapter_digest(name), bytes=10) for name in "abc")
+    house = House(adapters=AdapterOptions(AdapterSources(parent=str(tmp_path)), 20, held))
+    assert [adapter_digest(name) in house.core.adapters for name in "abc"] == [False, True, True]
+    house.inbox.close()
+
+
+def test_a_frontend_that_was_taken_for_lost_hears_the_names(house: Adapters) -> None:
+    hello = Hello(known_epoch=house.core.epoch)
+    house.put(hello)
+    house.step()
+    house.inbox.put(FrontendGone(b"a"))
+    house.load("x", "a")
+    house.put(hello)
+    house.put(hello)
+    house.step()
+    tables = [[each.name for each in m.adapters.adapters] for _, m in house.sent if m.HasField("adapters")]
+    assert tables == [[], ["x"]], "once"
+
+
 def test_one_that_kills_the_engine(tmp_path: Path) -> None:
-    """Deaths in loads of one adapter are counted from core to core; other loads do not matter."""
+    """Deaths in loads of one adapter are counted from core to core; other loads do not matter, nor cores that
+    were killed alone."""
     counts = tmp_path / "counts"
+    for _ in range(MAX_DEATHS):
+        sources = AdapterSources(parent=str(tmp_path), deaths=counts, is_adopted=True)
+        sources.begin(str(tmp_path / "bad"))
+    AdapterSources(parent=str(tmp_path), deaths=counts, is_adopted=True).check(str(tmp_path / "bad"))
     for _ in range(MAX_DEATHS):
         sources = AdapterSources(parent=str(tmp_path), deaths=counts)
         sources.check(str(tmp_path / "bad"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.adapter import Adapter, LayerDeltas
@@ -36,7 +37,8 @@ def linear_modules(folder: Path) -> list[str]:
     modules = model_of(folder).target_modules
     assert modules is not None
     reference = AutoModelForCausalLM.from_pretrained(folder)
-    return [name for name, _ in reference.named_modules() if modules.normal_name(name) in modules.targets]
+    linear = [name for name, each in reference.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)]
+    return [name for name in linear if modules.normal_name(name) in modules.targets]
 
 
 def write_adapter(base: Path, folder: Path, merge: bool = True, std: float = 0.1, **fields: Any) -> Path:
@@ -54,6 +56,30 @@ def write_adapter(base: Path, folder: Path, merge: bool = True, std: float = 0.1
         if merge:
             model.merge_and_unload().save_pretrained(folder / "merged")
     return folder
+
+
+def write_virtual_tokens(base: Path, folder: Path, count: int, config: str = "PromptTuningConfig") -> Path:
+    """Writes an adapter of random virtual tokens, and returns its folder. config: class of peft."""
+    import peft  # takes seconds
+
+    torch.manual_seed(count)
+    with warnings.catch_warnings(action="ignore"):
+        model = AutoModelForCausalLM.from_pretrained(base)
+        adapted = peft.get_peft_model(
+            model, getattr(peft, config)(task_type="CAUSAL_LM", num_virtual_tokens=count)
+        )
+        for parameter in adapted.prompt_encoder.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        adapted.save_pretrained(folder)
+    return folder
+
+
+def read_with_peft(base: Path, folder: Path) -> Any:
+    """Returns the model with an adapter, as peft has it."""
+    from peft import PeftModel
+
+    with warnings.catch_warnings(action="ignore"):
+        return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
 
 
 def load(folder: Path, model: LanguageModel, expected: bytes = b"", max_bytes: int = MAX_BYTES) -> Adapter:

@@ -1,5 +1,6 @@
 """Loading adapters beside the steps."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def test_an_adapter_is_loaded_as_ordered():
     for _ in range(2):
         store.drop(DIGESTS[1])
         assert store.find(DIGESTS[1]) is None and not store.loaded
+
+
+def test_the_next_core_hears_of_a_load_that_the_last_one_ordered():
+    """Or it would be held, and never dropped."""
+    model, goes_on = Model(), threading.Event()
+
+    def read(*order: object) -> Adapter:
+        goes_on.wait()
+        return synthetic(model, 1)
+
+    store = AdapterStore(model, read)
+    store.load(ORDER)
+    threading.Timer(0.01, goes_on.set).start()
+    assert [held.digest for held in store.loaded] == [DIGESTS[1]]
 
 
 @pytest.mark.parametrize(

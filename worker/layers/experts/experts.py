@@ -24,7 +24,7 @@ class WideMatrix(Matrix):
         """count: of outputs. width: E."""
         super().__init__(place.empty(count, width), place.empty(count) if bias else None)
         self.width, self.count = width, count
-        self.takes_adapters = place.device.type == "cpu"
+        self.takes_adapters = not place.stacks_experts
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:

@@ -230,6 +230,17 @@ def test_a_continuation():
     assert recovery.generation.token_ids == [1, 2, 3, 4]
 
 
+def test_a_continuation_keeps_its_adapter():
+    """Whatever its name stands for by then."""
+    recovery, _ = make()
+    first = message(0, [1, 2], first=True)
+    first.adapter.name, first.adapter.digest = "a", b"d" * 32
+    recovery.received(first)
+    recovery.received(message(0, [3]))
+    request, _ = recovery.attempt()
+    assert request.continuation.adapter_digest == b"d" * 32
+
+
 def breaking(request, context):
     """Two messages of four, unless it is a continuation."""
     start = len(request.continuation.sequences[0].token_ids) if request.HasField("continuation") else 0

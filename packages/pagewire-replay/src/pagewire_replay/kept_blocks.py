@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from engine_core.kv_cache.prefix_cache import HASH_BYTES as WHOLE_HASH_BYTES
 from engine_core.kv_cache.prefix_cache import PrefixCache, block_hash
+from engine_core.request import block_content
 from pagewire.ipc.columns import unpack_u32
 from pagewire_replay.reader import read_hashes
 from pagewire_replay.reconstructed_requests import ReconstructedRequests, RecordedRequest
@@ -38,17 +39,20 @@ class RecordedHashes:
 
     def __call__(self, parent: bytes, content: bytes) -> bytes:
         """Returns the hash of a prefix that is one block longer than `parent`."""
-        last = int.from_bytes(content[-_TOKEN_BYTES:], sys.byteorder)
+        end = _TOKEN_BYTES * self._recorded.block_size  # content hashes follow
+        last = int.from_bytes(content[end - _TOKEN_BYTES : end], sys.byteorder)
         known = self._recorded.hash_of(last) or self._by_tokens.get((parent, content))
         return block_hash(parent, content) if known is None else _lengthened(known)
 
     def _learn(self, request: RecordedRequest, cache: PrefixCache) -> None:
         """Takes in the blocks of a request whose tokens are recorded."""
-        root, size = cache.namespace(self._recorded.request(request.number)), self._recorded.block_size
+        replayed, size = self._recorded.request(request.number), self._recorded.block_size
+        root, contents = cache.namespace(replayed), replayed.content_hashes
         for tokens, hashes in self._recorded.sequences(request) if root else ():
             parent = root
             for block in range(len(tokens) // size):
-                content = tokens[block * size : (block + 1) * size].tobytes()
+                start, end = block * size, (block + 1) * size
+                content = block_content(tokens[start:end].tobytes(), contents, start, end)
                 if block in hashes:
                     self._by_tokens[parent, content] = hashes[block]
                 parent = self(parent, content)

@@ -3,7 +3,8 @@
     digest     blake2b with 32 bytes, of adapter_config.json and adapter_model.safetensors, each behind its
                length
 
-A row's tokens are a function of its adapter's digest and start; see pagewire_simulated.tokens.
+A row's tokens and states are a function of its adapter's digest and start; see pagewire_simulated.tokens and
+pagewire_simulated.states.
 """
 
 import json
@@ -52,17 +53,22 @@ class SimulatedAdapters:
         self._held.pop(digest, None)
 
 
-def read_adapter(folder: Path) -> worker_pb2.AdapterLoaded:
-    """Returns what a folder holds. Raises OSError, ValueError."""
-    config, weights = [(folder / name).read_bytes() for name in FILES]
+def digest_of(config: bytes, weights: bytes) -> bytes:
+    """Returns the digest of an adapter with these files."""
     digest = blake2b(digest_size=32)
     for part in (config, weights):
         digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def read_adapter(folder: Path) -> worker_pb2.AdapterLoaded:
+    """Returns what a folder holds. Raises OSError, ValueError."""
+    config, weights = [(folder / name).read_bytes() for name in FILES]
     fields = json.loads(config)
     if not isinstance(fields, dict) or not isinstance(rank := fields.get("r"), int) or rank < 1:
         raise ValueError(f"{FILES[0]}: r must be a whole number of at least 1")
     return worker_pb2.AdapterLoaded(
-        digest=digest.digest(),
+        digest=digest_of(config, weights),
         rank=rank,
         bytes=len(weights),
         invocation_token_ids=fields.get("alora_invocation_tokens") or (),

@@ -128,7 +128,7 @@ class SimulatedBackend:
 
     def _states(self) -> SimulatedStates:
         assert self._step is not None
-        return SimulatedStates(self._rows, self._step, self._state_size)
+        return SimulatedStates(self._rows, self._step, self._state_size, self._tokens.state_shift)
 
     def submit(self, clock: LaunchClock) -> Completion:
         seconds, step = self._seconds, self._step

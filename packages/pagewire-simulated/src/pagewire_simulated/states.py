@@ -2,10 +2,13 @@
 
     element e after position p    mix(H + G * (e + 1)) / 2^63 - 1, as float32
 
-with H of tokens 0 to p, see scores.py. Logits behind a prompt are -log(rank(t)) of scores.py.
+with H of tokens 0 to p, see scores.py; where an adapter adapts position p, with the first 8 bytes of its
+digest added, as a little-endian number. Logits behind a prompt are -log(rank(t)) of scores.py.
 
-The values are a function of the tokens up to a position and of nothing else, as a model's are.
+The values are a function of the tokens up to a position and of the adapter, as a model's are.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,9 +23,11 @@ from worker.step.rows import RowTable
 class SimulatedStates:
     """The hidden states of one step. A worker.pooling.vectors.HiddenStates."""
 
-    def __init__(self, rows: RowTable, step: Step, size: int) -> None:
-        """size: elements of a state."""
-        self._rows, self._step = rows, step
+    def __init__(
+        self, rows: RowTable, step: Step, size: int, shift: Callable[[int], tuple[int, int]]
+    ) -> None:
+        """size: elements of a state. shift: TokenSource.state_shift."""
+        self._rows, self._step, self._shift = rows, step, shift
         self._steps = np.uint64(GAMMA) * np.arange(1, size + 1, dtype=np.uint64)
 
     def sampled_states(self, index: Integers) -> States:
@@ -45,8 +50,10 @@ class SimulatedStates:
         return np.array(found, np.uint64)
 
     def _contexts(self, row: int, length: int) -> Hashes:
-        """Returns H_0 to H_length of a row's tokens."""
-        return contexts_of(self._rows.token_ids[row, :length])
+        """Returns H_0 to H_length of a row's tokens, adapted."""
+        contexts, (start, number) = contexts_of(self._rows.token_ids[row, :length]), self._shift(row)
+        contexts[start + 1 :] += np.uint64(number)
+        return contexts
 
     def _states(self, contexts: Hashes) -> States:
         states = (mix_all(contexts[:, None] + self._steps) / 2.0**63 - 1).astype(np.float32)

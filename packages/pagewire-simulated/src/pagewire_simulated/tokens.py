@@ -58,10 +58,15 @@ def mix_all(values: Hashes) -> Hashes:
 
 
 def token_reference(
-    prompt_ids: Sequence[int], seed: int, index: int, position: int, candidates: Sequence[int]
+    prompt_ids: Sequence[int],
+    seed: int,
+    index: int,
+    position: int,
+    candidates: Sequence[int],
+    adapted: bytes = b"",
 ) -> int:
-    """Returns one token by the formula. candidates: ascending."""
-    row = _row_hash(prompt_hash(pack_u32(prompt_ids)), seed, index)
+    """Returns one token by the formula. candidates: ascending. adapted: of adapted_by(), with an adapter."""
+    row = _row_hash(prompt_hash(pack_u32(prompt_ids) + adapted), seed, index)
     return candidates[mix(row + GAMMA * (position + 1)) % len(candidates)]
 
 
@@ -83,6 +88,7 @@ class TokenSource:
         self._eos = frozenset(eos_token_ids)
         self._usual = np.setdiff1d(self._vocab, list(self._eos))
         self._hashes = np.zeros(max_num_rows, np.uint64)
+        self._adapted: dict[int, tuple[int, int]] = {}  # row -> what state_shift() returns
         self._origins: dict[int, tuple[int, int, bool]] = {}  # row -> prompt's hash, seed, greedy
         self._unusual: dict[int, Integers] = {}  # row -> candidates, where they are not the usual ones
 
@@ -91,6 +97,8 @@ class TokenSource:
         matter."""
         prompt = prompt_hash(new.token_ids[: 4 * new.prompt_len] + self.adapted(new))
         self._origins[row] = prompt, new.sampling.seed, new.sampling.temperature == 0
+        if new.HasField("adapter"):
+            self._adapted[row] = new.adapter.start, int.from_bytes(new.adapter.digest[:8], "little")
         self._set_hash(row, new.sequence_index)
         self.grammars.add_row(row, new, prompt_ids, output_ids)
         if row in self.grammars:
@@ -105,11 +113,18 @@ class TokenSource:
             return b""
         if new.adapter.digest not in self.adapters:
             raise PlanError(f"row {new.row}: its adapter is not loaded")
-        return new.adapter.digest + pack_u32([new.adapter.start])
+        return adapted_by(new.adapter.digest, new.adapter.start)
+
+    def state_shift(self, row: int) -> tuple[int, int]:
+        """Returns the position from which on a row is adapted, and what its adapter adds to the hash of its
+        tokens from there on; (0, 0) without an adapter. See pagewire_simulated.states."""
+        return self._adapted.get(row, (0, 0))
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row with the tokens of its source."""
         self._origins[row] = self._origins[source_row]
+        if source_row in self._adapted:
+            self._adapted[row] = self._adapted[source_row]
         self._set_hash(row, sequence_index)
         self.grammars.fork_row(row, source_row, sequence_index)
         if source_row in self._forbidden:
@@ -120,6 +135,7 @@ class TokenSource:
     def remove_row(self, row: int) -> None:
         """Ends a row."""
         del self._origins[row]
+        self._adapted.pop(row, None)
         self._unusual.pop(row, None)
         self._forbidden.pop(row, None)
         self.grammars.remove_row(row)
@@ -188,6 +204,11 @@ def _pick(candidates: Integers, hashes: Hashes) -> Integers:
         return np.full(len(hashes), NO_TOKEN)
     chosen: Integers = candidates[hashes % np.uint64(len(candidates))]
     return chosen
+
+
+def adapted_by(digest: bytes, start: int) -> bytes:
+    """Returns what an adapter adds to the prompt of its row."""
+    return digest + pack_u32([start])
 
 
 def prompt_hash(column: bytes) -> int:

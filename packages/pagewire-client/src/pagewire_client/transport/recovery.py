@@ -85,6 +85,8 @@ class Recovery:
         request.request_id = self.generation.request_id
         request.sampling.seed = self.generation.seed
         request.ClearField("continuation")
+        if self.generation.adapter_digest:
+            request.continuation.adapter_digest = self.generation.adapter_digest
         for output in self.generation.outputs:
             request.continuation.sequences.add(index=output.index, token_ids=output.token_ids)
         if request.stopping.HasField("time_limit"):

@@ -35,11 +35,16 @@ SIZES = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 12}
 DIGESTS = [hashlib.blake2b(bytes([number]), digest_size=32).digest() for number in range(4)]
 
 
-def synthetic(model: LanguageModel, number: int, ranks: Sequence[int] = (8, 12)) -> Adapter:
-    """Random deltas of a part of the layers, the first adapter's of all."""
+def synthetic(
+    model: LanguageModel,
+    number: int,
+    ranks: Sequence[int] = (8, 12),
+    kinds: tuple[type[Layer], ...] = (Layer,),
+) -> Adapter:
+    """Random deltas of a part of the layers of some kinds, the first adapter's of all."""
     generator, choose = torch.Generator().manual_seed(number), random.Random(number)
     deltas: dict[Layer, LayerDeltas] = {}
-    layers = [layer for layer in model.modules() if isinstance(layer, Layer) and takes_adapter(layer)]
+    layers = [layer for layer in model.modules() if isinstance(layer, kinds) and takes_adapter(layer)]
     for layer in layers:
         parts = list[Delta | None]()
         for inputs, held in [(each.inputs, part) for each in layer.adapted_matrices for part in each.parts]:

@@ -372,7 +372,7 @@ def test_paths(base: Path, tmp_path: Path) -> None:
     model = model_of(base)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("a\0b", "none", "loop", "loop.gguf", "a\0b.gguf"):
-        with pytest.raises(AdapterError, match=r"is not a path|(none|loop.gguf) has no adapter_config"):
+        with pytest.raises(AdapterError, match=r"is not a path|has no adapter_config"):
             load(tmp_path / name, model)
 
 

@@ -53,6 +53,8 @@ class InputBatch:
     """[T] int64: of models that have them; None: all are 0."""
     adapters: StepAdapters | None = None
     """Of the tokens that have one; None: no token has."""
+    logit_adapters: StepAdapters | None = None
+    """Of those among logit_tokens that have one, as rows of logits."""
     spans: AnySpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 

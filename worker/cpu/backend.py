@@ -263,7 +263,8 @@ class CpuOutputs:
             raise MemoryError("log-probabilities of a prompt need a step that is computed as a whole")
 
         def logits_of(tokens: Integers) -> torch.Tensor:
-            return self._model.logits(self._hidden[torch.from_numpy(tokens)])
+            index, adapters = torch.from_numpy(tokens), self._batch.adapters
+            return self._model.logits(self._hidden[index], None if adapters is None else adapters.at(index))
 
         rows, scores = self._rows, PromptScores()
         scores.add(parts, self._batch.row_starts, rows.token_ids, logits_of, rows.vocab_size)

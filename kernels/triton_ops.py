@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 
-from kernels.ops.layers.adapters import StepAdapters
+from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
 from kernels.torch_ops import HeadWeight, Ops, or_ones
+from kernels.triton.adapters.adapt import adapt
+from kernels.triton.adapters.pack import DeviceAdapter
 from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
 from kernels.triton.experts.combine import combine, weigh
@@ -26,13 +28,16 @@ from kernels.triton.step.copy_segments import copy_segments
 from kernels.triton.step.inputs import PagedInputs
 from kernels.triton.step.prepare_inputs import append_tokens
 
+CPU = torch.device("cpu")
+
 
 class TritonOps(Ops):
     """Nothing of a step is read by the host, so that launches can be captured. States have no drafts."""
 
-    def __init__(self, by_library: bool = False) -> None:
-        """by_library: torch multiplies, unless the result is wide, which it would round first."""
-        self.by_library = by_library
+    def __init__(self, by_library: bool = False, place: torch.device = CPU) -> None:
+        """by_library: torch multiplies, unless the result is wide, which it would round first. place: where
+        adapters go."""
+        self.by_library, self._place = by_library, place
 
     rms_norm = staticmethod(rms_norm)
     add_rms_norm = staticmethod(add_rms_norm)
@@ -57,6 +62,14 @@ class TritonOps(Ops):
         self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None = None, wide: bool = False
     ) -> torch.Tensor:
         return low_bit_linear(x, weight, bias, wide)
+
+    def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
+        return DeviceAdapter(layers, self._place)
+
+    def adapt(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
+    ) -> torch.Tensor:
+        return y if adapters is None else adapt(y, x, layer, adapters)
 
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None

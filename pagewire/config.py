@@ -397,7 +397,9 @@ class EngineConfig(ModelConfig):
     )
     worker_cores: str = flag("", "CPU cores of the worker, such as 1-3,6; default: all", metavar="LIST")
     lora: tuple[str, ...] = flag(
-        (), "an adapter (LoRA) that is loaded at the start and stays; may be repeated", metavar="NAME=FOLDER"
+        (),
+        "an adapter that is loaded at the start and stays: a folder or Hugging Face name; may be repeated",
+        metavar="NAME=FOLDER",
     )
     lora_folder: str = flag(
         "", "folder of adapters: one is loaded when a request first names its subfolder", metavar="FOLDER"

@@ -14,6 +14,7 @@ from pagewire import flags
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.embeddings import Precision, dtype_of, to_vectors
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.params import (
     GenerateOptions,
@@ -188,19 +189,28 @@ class LLM:
         *,
         dimensions: int | None = None,
         normalize: bool | None = None,
+        precision: Precision = "float32",
+        prompt_name: str | None = None,
         progress: bool = True,
     ) -> list[list[float]]:
         """Returns a vector per input: of one text or list of token ids, or of several.
 
         dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
+        precision, prompt_name: as in Client.embed().
         progress: show a progress bar. Raises RpcError, also where the model makes no embeddings.
         """
 
         def request(part: Inputs) -> pooling_pb2.EmbedRequest:
-            return pooling_pb2.EmbedRequest(inputs=part, dimensions=dimensions, normalize=normalize)
+            return pooling_pb2.EmbedRequest(
+                inputs=part,
+                dimensions=dimensions,
+                normalize=normalize,
+                raw_dtype=dtype_of(precision),
+                prompt_name=prompt_name,
+            )
 
         responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request)
-        return [list(each.values) for response in responses for each in response.embeddings]
+        return [vector for response in responses for vector in to_vectors(response)]
 
     def classify(self, inputs: Prompts, *, progress: bool = True) -> Classes:
         """Returns the classes of one input, or of several; otherwise as embed()."""

@@ -56,14 +56,12 @@ def make_ready(
             weight_bytes=model.weight_bytes,
             arithmetic=model.exactness.arithmetic,
             exactness_caveat=model.exactness.caveat,
-            adapters_caveat=""
-            if executor.takes_adapters
-            else "adapters need a model of one of pagewire's families, on a CPU",
+            adapters_caveat="" if executor.takes_adapters else model.adapters_caveat,
             max_adapters_per_step=model.max_adapters_per_step,
             implementation=config.implementation,
             embedding_size=config.state_size,
             head_sizes=executor.head_sizes,
-            input_embedding_size=config.input_embedding_size if device == "cpu" else 0,
+            input_embedding_size=config.input_embedding_size if device in ("cpu", "cuda") else 0,
             kv_cache_dtype=initialize.kv_cache_dtype,
             quantization=model.quantization,
             grammar_engine=executor.backend.grammars.engine,

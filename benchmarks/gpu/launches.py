@@ -10,10 +10,12 @@ import torch
 
 from benchmarks.gpu.low_bits import FORMS
 from kernels.ops.experts.routing import Routing, Score
+from kernels.ops.layers.adapters import DeviceAdapters
 from kernels.ops.sampling.token_masks import Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape, ScanRates
 from kernels.ops.states.spans import DeviceSpans
+from kernels.triton.adapters.adapt import adapt
 from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.latent_attention import latent_attention, store_latents
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
@@ -237,6 +239,17 @@ EXPERTS = {"Qwen3-30B": (128, 8, 768, 2048), "Mixtral": (8, 2, 14336, 4096), "gp
 """How many there are, how many a token has, their width, and the model's."""
 
 
+def adapter_launches() -> Iterator[tuple[str, Launch]]:
+    """Of the layers of Llama-3-8B; for few tokens and many, of 8 adapters."""
+    long = torch.int64
+    for dtype in (BF16, FP16, FP32):
+        for tokens in (32, 8192):
+            tiles = empty(tokens // 16 + 8, 3, dtype=long)
+            step = DeviceAdapters.of(empty(tokens, dtype=long), tiles, parts=(3,))
+            x, y = empty(tokens, 4096, dtype=dtype), empty(tokens, 6144, dtype=dtype)
+            yield f"adapters {SHORT[dtype]}, {tokens} tokens", partial(adapt, y, x, 0, step)
+
+
 def expert_launches() -> Iterator[tuple[str, Launch]]:
     """The whole of a layer's experts, by model and number of tokens."""
     for tokens in (1, 64, 512, 4096):
@@ -413,6 +426,7 @@ def launches() -> list[tuple[str, Launch]]:
         *latent_launches(),
         *row_launches(),
         *product_launches(),
+        *adapter_launches(),
         *expert_launches(),
         *state_launches(),
         *vocabulary_launches(),

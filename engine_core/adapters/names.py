@@ -121,6 +121,7 @@ class AdapterNames:
             loaded.base,
         )
         wanted.invocation_token_ids[:], wanted.modules[:] = loaded.invocation_token_ids, loaded.modules
+        wanted.virtual_tokens = loaded.virtual_tokens
         self._name(wanted)
         answer(AdapterResult(adapter=wanted))
 

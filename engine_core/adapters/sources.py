@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 from engine_core.errors import Code, Refused
@@ -40,11 +41,13 @@ class AdapterSources:
         """Returns the folder without links. Raises Refused where no adapter may be loaded from it."""
         try:
             path = Path(source).resolve()
+            if os.path.islink(path):
+                raise OSError("a loop of links, which Python 3.13 does not resolve")
             single = any(path == Path(folder).resolve() for folder in self._folders)
             if not single and (not self.parent or path.parent != Path(self.parent).resolve()):
                 text = "is not a folder of --lora, or directly in --lora-folder"
                 raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")
-        except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
+        except (OSError, ValueError, RuntimeError) as error:  # a null byte; a loop, before 3.13
             raise Refused("source", "is not a readable path", "ADAPTER_SOURCE_FORBIDDEN") from error
         if self._deaths.get(str(path), 0) >= MAX_DEATHS:
             text = f"the worker died {MAX_DEATHS} times while it loaded this adapter"

@@ -241,7 +241,9 @@ def _check_bad_words(message: AddRequest, limits: Limits) -> None:
 def _max_drafts(message: AddRequest) -> int:
     """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position;
     one that pools samples nothing; with embeddings, drafters do not know the prompt."""
-    if message.grammar or message.HasField("pooling") or message.HasField("embeddings"):
+    if message.grammar or message.HasField("pooling"):
+        return 0
+    if message.HasField("embeddings") or message.adapter.virtual_tokens:
         return 0
     return message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS
 
@@ -347,7 +349,17 @@ def _adapter(message: AddRequest, prompt_len: int, limits: Limits) -> AdapterUse
         raise Refused(
             "adapter", f"adapts from position {adapter.start}, beyond a prompt of {prompt_len} tokens"
         )
-    return AdapterUse(adapter.name, adapter.source, adapter.digest, adapter.start)
+    if count := adapter.virtual_tokens:
+        if not limits.input_embedding_size:
+            raise Refused(
+                "adapter", "has virtual tokens: the engine takes token ids alone", "FEATURE_UNSUPPORTED"
+            )
+        if adapter.start or count >= prompt_len:
+            raise Refused("adapter", f"has {count} virtual tokens, of a prompt of {prompt_len}")
+        for field in ("embeddings", "prompt_logprobs", "pooling"):
+            if message.HasField(field):
+                raise Refused("adapter", f"has virtual tokens, which cannot be combined with {field}")
+    return AdapterUse(adapter.name, adapter.source, adapter.digest, adapter.start, count)
 
 
 def _kept(part: M) -> M:

@@ -220,6 +220,8 @@ class PrefixCache:
         request, size, use = sequence.request, self._block_size, sequence.request.parameters.adapter
         if (values := request.parameters.embeddings) is not None:
             end = min(end, int.from_bytes(values.positions[:4], "little") // size)
+        if use is not None and use.virtual_tokens:
+            return
         for i in range(start, end):
             content = sequence.hashes[i + 1]
             if content not in log:

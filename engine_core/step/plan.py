@@ -23,6 +23,7 @@ class AdapterUse:
     source: str  # folder of its files
     digest: bytes  # names it at the worker; its name and its folder may be another's later
     start: int  # first position that it adapts
+    virtual_tokens: int = 0  # first tokens of the prompt that stand for its embeddings (prompt tuning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,11 @@ def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
 
 
 def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
-    adapter = new.parameters.adapter
+    row_adapter, adapter = None, new.parameters.adapter
+    if adapter is not None:
+        row_adapter = worker_pb2.RowAdapter(
+            digest=adapter.digest, start=adapter.start, virtual_tokens=adapter.virtual_tokens
+        )
     return worker_pb2.NewRow(
         row=new.row,
         token_ids=pack_u32(new.token_ids),
@@ -179,5 +184,5 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         tenant=new.tenant,
         pooling=new.parameters.pooling,
         embeddings=new.parameters.embeddings,
-        adapter=worker_pb2.RowAdapter(digest=adapter.digest, start=adapter.start) if adapter else None,
+        adapter=row_adapter,
     )

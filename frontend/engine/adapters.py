@@ -107,7 +107,8 @@ class AdapterCatalogue:
         folder = facts.lora_folder if facts is not None else ""
         wanted = NamedAdapter(name=name, pinned=pinned, tenants=tenants)
         wanted.source = str(PurePath(folder, source or name))
-        answers = await self._questions.of_all(Utility(load_adapter=wanted))
+        call = Utility(load_adapter=wanted)
+        answers = await self._questions.of_all(call, seconds=None)  # others may be loaded before it
         found = [_done(result.adapter) for _, result in answers]
         if len({each.digest for each in found}) > 1:
             raise AdaptersDiffer

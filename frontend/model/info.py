@@ -12,6 +12,7 @@ from frontend.errors import Unsupported
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from frontend.model.scoring_config import PairScoring, read_scoring
+from frontend.model.text_defaults import TextDefaults
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
@@ -92,6 +93,11 @@ class ModelInfo:
         """The name in answers."""
         return self.names[0]
 
+    @property
+    def texts(self) -> TextDefaults:
+        """How texts to embed are prepared."""
+        return self.pooling.texts if self.pooling is not None else TextDefaults()
+
     def require_head(self) -> None:
         """Raises Unsupported if this model cannot generate."""
         if not self.generates:
@@ -133,6 +139,7 @@ class ModelInfo:
             limits=_limits_message(limits, config),
             implementation=facts.implementation,
             embedding_size=embedding_size,
+            embedding_texts=self.texts.message() if embedding_size else None,
             exactness=model_pb2.Exactness(
                 bitwise=not facts.exactness_caveat,
                 reason=facts.exactness_caveat,

@@ -1,13 +1,15 @@
 """How a checkpoint makes one vector of a prompt: as the files of sentence-transformers say, or a flag.
+Prompts and lengths of texts are in text_defaults.py.
 
 modules.json             Transformer, Pooling, any number of Dense, and Normalize or not
 1_Pooling/config.json    the folder is named in modules.json
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from frontend.model.text_defaults import TextDefaults, read_text_defaults
 from pagewire.checkpoints.files import read_object
 from pagewire.checkpoints.heads import DENSE, MODULES_FILE, REMEDY, WHAT, read_dense, read_modules
 from pagewire.errors import StartupError
@@ -43,11 +45,12 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingDefaults:
-    """normalize: unless a request says otherwise. head: as Pooling.head."""
+    """normalize: unless a request says otherwise. head: as Pooling.head. texts: before they are tokenized."""
 
     type: PoolingType
     normalize: bool
     head: int = 0
+    texts: TextDefaults = field(default_factory=TextDefaults)
 
     def size(self, facts: ModelFacts) -> int:
         """Returns the elements of a vector; 0: the engine makes none."""
@@ -60,7 +63,7 @@ def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
     """Returns how the checkpoint pools; None: it makes no embeddings. wanted: --pooling-type. Raises
     StartupError, also for modules that are not known."""
     if wanted in TYPES:
-        return PoolingDefaults(TYPES[wanted], normalize=True)
+        return PoolingDefaults(TYPES[wanted], normalize=True, texts=read_text_defaults(folder, ""))
     modules = read_modules(folder) if wanted == "auto" else []
     if not modules:
         return None
@@ -71,7 +74,8 @@ def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
         known = "Transformer, Pooling, any number of Dense, and Normalize or not"
         raise StartupError(WHAT, f"{MODULES_FILE}: {', '.join(kinds)} is not {known}", REMEDY)
     kind, head = _read_type(folder, modules[1][1]), DENSE if dense else 0
-    return PoolingDefaults(kind, normalize="Normalize" in kinds, head=head)
+    texts = read_text_defaults(folder, modules[0][1])
+    return PoolingDefaults(kind, normalize="Normalize" in kinds, head=head, texts=texts)
 
 
 def _read_type(folder: Path, path: str) -> PoolingType:

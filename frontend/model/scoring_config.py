@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from frontend.model.checkpoint_text import CheckpointText, read_template
+from frontend.model.pooling_config import TYPES
 from frontend.model.score_templates import RERANKERS, Reranker
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
@@ -108,7 +109,7 @@ def _pooling_of(
             return "--score-tokens: the checkpoint has a classifier in place of tokens"
         if len(classes.labels) != 1:
             return f"the classifier has {len(classes.labels)} labels, and a score is the number of one"
-        return Pooling(type=POOLING_TYPE_LAST, head=CLASSIFIER)
+        return Pooling(type=TYPES[classes.pooling], head=CLASSIFIER)
     if reason := why_not_generate(fields):
         return f"config.json: {reason}"
     tokens: Sequence[str] = tuple(config.score_tokens.split(",")) if config.score_tokens else ()

@@ -51,11 +51,13 @@ class TokenizedPrompt:
     """Tokens that truncate_to removed."""
     embeddings: engine_pb2.InputEmbeddings | None = None
     """Values in place of all tokens, whose ids then mean nothing."""
+    num_virtual: int = 0
+    """First tokens that stand for embeddings of an adapter, and whose ids mean nothing."""
 
     @property
     def known_ids(self) -> "array[int]":
-        """The token ids, of which a prompt of embeddings has none."""
-        return self.token_ids if self.embeddings is None else array("I")
+        """The token ids, of which embeddings have none."""
+        return self.token_ids[self.num_virtual :] if self.embeddings is None else array("I")
 
 
 class PromptEncoder:

@@ -85,6 +85,7 @@ def brief_adapter(adapter: NamedAdapter) -> model_pb2.Adapter:
         trained_on=adapter.base,
         invocation_token_ids=adapter.invocation_token_ids,
         pinned=adapter.pinned,
+        virtual_tokens=adapter.virtual_tokens,
     )
 
 

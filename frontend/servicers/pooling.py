@@ -22,8 +22,9 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         response.usage.cached_prompt_tokens = vectors.cached_prompt_tokens
 
         def write() -> None:
-            for column in vectors.columns:
-                write_vector(column, request.raw_dtype, response.embeddings.add())
+            for column, truncated in zip(vectors.columns, vectors.truncated, strict=True):
+                embedding = response.embeddings.add(truncated_tokens=truncated)
+                write_vector(column, request.raw_dtype, embedding)
 
         size = sum(map(len, vectors.columns))
         await self._parts.prompts.run(write, current_caller().tenant, size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from frontend.call.call import Call
 from frontend.errors import Unsupported
 from frontend.model.info import limits_of
+from frontend.model.pooling_config import TYPES
 from frontend.streams.generator import Generator
 from frontend.streams.pooling import PromptPooler, StageTimes, inputs_of
 from frontend.streams.request_spec import CallMode
@@ -50,7 +51,7 @@ class Classifier:
             return classes
 
         classes, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
-        pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
+        pooling = engine_pb2.Pooling(type=TYPES[classes.pooling], head=CLASSIFIER)
         mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
         found = await self._pooler.pool(request, call, mode, inputs_of(request))
         values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]

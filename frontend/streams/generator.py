@@ -27,7 +27,13 @@ from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
-from frontend.streams.request_adapter import Request, apply, named_by
+from frontend.streams.request_adapter import (
+    Request,
+    apply,
+    check_virtual_tokens,
+    named_by,
+    with_virtual_tokens,
+)
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.request_spec import (
@@ -142,7 +148,10 @@ class Generator:
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
         """Returns the adapter that a request names, if it names one. Raises ServiceError."""
-        return await self._resolve(*named_by(request, self.model.names), caller)
+        adapter = await self._resolve(*named_by(request, self.model.names), caller)
+        if adapter is not None:
+            check_virtual_tokens(request, adapter)
+        return adapter
 
     async def check_model(self, name: str, caller: Caller) -> None:
         """Raises ServiceError unless a name is empty, one of the model's, or that of an adapter that a caller
@@ -198,6 +207,9 @@ class Generator:
             request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
         self._look_at_beginning(prompt.known_ids)
+        if adapter is not None and adapter.virtual_tokens:
+            count, most = adapter.virtual_tokens, limits.max_model_len
+            prompt = with_virtual_tokens(prompt, count, most, prompt_only=prompt_only)
         fill = partial(resolve, request, self.model.default_sampling, limits, identity.seed)
         resolved = await self.large_messages.run(fill, request.ByteSize(), call.caller)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)

@@ -12,7 +12,6 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 import asyncio
 import secrets
 import time
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -26,6 +25,7 @@ from frontend.call.turns import TenantTurns
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.model.info import ModelInfo, limits_of
 from frontend.model.pooling_config import PoolingDefaults
+from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.streams.generator import Generator
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
@@ -178,12 +178,16 @@ class Vectors:
 
     columns: list[bytes]
     """float32 columns, in the order of the inputs."""
+    truncated: list[int]
+    """Tokens of each input that were cut off."""
     prompt_tokens: int
     cached_prompt_tokens: int
     times: StageTimes
 
 
-def inputs_of(request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest) -> Inputs:
+def inputs_of(
+    request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest,
+) -> list[tuple[str, prompt_pb2.Prompt]]:
     """Returns the inputs of a request."""
     return [(f"inputs[{place}]", prompt) for place, prompt in enumerate(request.inputs)]
 
@@ -194,36 +198,51 @@ class PromptPooler:
     def __init__(self, generator: Generator) -> None:
         self._generator, self._groups = generator, RequestGroups(generator)
 
-    async def pool(self, request: PoolingRequest, call: Call, mode: CallMode, inputs: Inputs) -> Vectors:
-        """Returns a vector per input of a validated request. mode: of each. Raises ServiceError."""
+    async def pool(
+        self,
+        request: PoolingRequest,
+        call: Call,
+        mode: CallMode,
+        inputs: Inputs,
+        max_length: int | None = None,
+    ) -> Vectors:
+        """Returns a vector per input of a validated request. mode: of each. max_length: tokens that one may
+        have; None: the context's. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
+        limits = replace(limits, max_model_len=max_length or limits.max_model_len)
         output = generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
+        size = max(request.ByteSize(), sum(given.ByteSize() for _, given in inputs))  # pairs repeat the query
         with self._groups.open(request, call, len(inputs)) as group:
-            with generator.limits.reading(request.ByteSize(), call.caller):
+            with generator.limits.reading(size, call.caller):
                 began, prompts = time.monotonic_ns(), []
                 for path, given in inputs:
                     prompts.append(await self._read(given, path, limits, call.caller.tenant))
                 tokenization = time.monotonic_ns() - began
             found = await self._groups.run(
-                group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
+                group,
+                lambda index: group.request(index, prompts[index].token_ids, output),
+                mode,
+                _read_vector,
+                slots,
             )
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
-        return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
+        count = sum(len(each.token_ids) for each in prompts)
+        truncated = [each.num_truncated for each in prompts]
+        return Vectors([column for column, *_ in found], truncated, count, cached, times)
 
     async def _read(
         self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None
-    ) -> "array[int]":
+    ) -> TokenizedPrompt:
         """Returns the tokens of an input."""
         prompts = self._generator.prompts
         if isinstance(given, reader_pb2.ReadPair):
-            return (await prompts.read_pair(given, tenant)).token_ids
-        read = await prompts.read_for_generation(given, path, limits, tenant, prompt_only=True)
-        return read.token_ids
+            return await prompts.read_pair(given, tenant)
+        return await prompts.read_for_generation(given, path, limits, tenant, prompt_only=True)
 
 
 class Embedder:
@@ -232,20 +251,28 @@ class Embedder:
     def __init__(self, generator: Generator, pooler: PromptPooler) -> None:
         self._generator, self._pooler = generator, pooler
 
-    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
-        """Embeds all inputs. Raises ServiceError."""
+    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call, *, cuts: bool = True) -> Vectors:
+        """Embeds all inputs. The request is changed: prompts precede its texts. cuts: a text beyond the
+        checkpoint's max_seq_length is cut, not refused. Raises ServiceError."""
         generator = self._generator
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
         defaults, size = require_pooling(generator.model, welcome.model)
-        check = partial(check_embed, request, limits_of(welcome, generator.config), size)
+        limits, texts = limits_of(welcome, generator.config), defaults.texts
+        name = request.prompt_name if request.HasField("prompt_name") else None
+
+        def check() -> None:
+            check_embed(request, limits, size)
+            texts.apply(inputs_of(request), name, limits.max_model_len, cuts=cuts)
+
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(
             type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
         )
         mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
-        return await self._pooler.pool(request, call, mode, inputs_of(request))
+        longest = None if cuts else texts.longest(limits.max_model_len)
+        return await self._pooler.pool(request, call, mode, inputs_of(request), longest)
 
 
 def require_pooling(model: ModelInfo, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:

@@ -1,9 +1,11 @@
 """The adapter of one request: what names it, and from where on it adapts the prompt."""
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from frontend.errors import InvalidRequest
+from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
+from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
 from pagewire.v1.pooling_pb2 import (
@@ -40,11 +42,46 @@ class CallAdapter:
         if self.start is None:
             return None
         adapter = self.adapter
-        return AdapterRef(name=adapter.name, source=adapter.source, digest=adapter.digest, start=self.start)
+        return AdapterRef(
+            name=adapter.name,
+            source=adapter.source,
+            digest=adapter.digest,
+            start=self.start,
+            virtual_tokens=adapter.virtual_tokens,
+        )
 
     def shown(self) -> AppliedAdapter:
         """Returns what the client is told."""
         return AppliedAdapter(name=self.adapter.name, digest=self.adapter.digest, start=self.start)
+
+
+def check_virtual_tokens(request: Request, adapter: NamedAdapter) -> None:
+    """Refuses what an adapter with virtual tokens cannot have, since these have no ids. Raises InvalidRequest
+    and Unsupported."""
+    if not adapter.virtual_tokens:
+        return
+    if not isinstance(request, GenerateRequest):
+        raise Unsupported({"model": "is an adapter of virtual tokens (prompt tuning), which only generates"})
+    output = request.output
+    wanted = {
+        "prompt.embeddings": request.prompt.HasField("embeddings"),
+        "output.prompt_token_ids": output.prompt_token_ids,
+        "output.prompt_logprobs": output.HasField("prompt_logprobs"),
+        "output.echo": output.echo,
+    }
+    why = "cannot be combined with an adapter of virtual tokens (prompt tuning), which have no ids"
+    if paths := [path for path, is_wanted in wanted.items() if is_wanted]:
+        raise InvalidRequest(dict.fromkeys(paths, why))
+
+
+def with_virtual_tokens(
+    prompt: TokenizedPrompt, count: int, max_model_len: int, *, prompt_only: bool
+) -> TokenizedPrompt:
+    """Returns a prompt behind so many virtual tokens. prompt_only: it needs no room for output. Raises
+    ContextLengthExceeded."""
+    if (length := count + len(prompt.token_ids)) >= max_model_len + prompt_only:
+        raise ContextLengthExceeded("prompt", length, max_model_len)
+    return replace(prompt, token_ids=array("I", bytes(4 * count)) + prompt.token_ids, num_virtual=count)
 
 
 def apply(adapter: NamedAdapter, prompt: Sequence[int]) -> CallAdapter:

@@ -62,7 +62,9 @@ class Scorer:
             if scoring is not None:
                 return pooling, _pairs(request, limits.max_model_len)
             texts = [(f"documents[{index}]", prompt) for index, prompt in enumerate(request.documents)]
-            return pooling, [("query", request.query), *texts]
+            texts = [("query", request.query), *texts]
+            generator.model.texts.apply(texts, None, limits.max_model_len)
+            return pooling, texts
 
         size = request.ByteSize()
         (pooling, inputs), call = await generator.in_turn(prepare, request.request_id, size, call)

@@ -27,7 +27,7 @@ MAX_SCORED_BYTES = 2 << 20
 """Bytes of all continuations of one request."""
 MAX_PAIR_BYTES = 16 << 20
 """Bytes of all pairs of one request, with the query and the instruction in each."""
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16", "binary", "ubinary")
 """Of raw elements."""
 MAX_VECTOR_VALUES = 1 << 23
 """Elements of all vectors of one response: 32 MiB of float32."""
@@ -129,9 +129,21 @@ def check_embed(request: pooling_pb2.EmbedRequest, limits: Limits, size: int) ->
     _check_inputs(request, limits, request.dimensions or size, findings)
     if request.HasField("dimensions") and not 1 <= request.dimensions <= size:
         findings.add("dimensions", f"must be 1 to {size}, not {request.dimensions}")
-    if request.raw_dtype and request.raw_dtype not in DTYPES:
-        findings.add("raw_dtype", f"must be {', '.join(DTYPES)}, or absent")
+    findings.add("raw_dtype", _dtype_problem(request.raw_dtype, request.dimensions or size))
     findings.raise_any()
+
+
+def _dtype_problem(dtype: str, size: int) -> str | None:
+    """Returns what is wrong with the type of raw elements. size: elements of a vector."""
+    if dtype in ("int8", "uint8"):
+        return (
+            f"{dtype} needs ranges that come from data, not from one vector: quantize float32 or take binary"
+        )
+    if dtype and dtype not in DTYPES:
+        return f"must be {', '.join(DTYPES)}, or absent"
+    if dtype.endswith("binary") and size % 8:
+        return f"{dtype} packs 8 elements into a byte, and a vector has {size}: dimensions may shorten it"
+    return None
 
 
 def check_classify(request: pooling_pb2.ClassifyRequest, limits: Limits, num_labels: int) -> None:

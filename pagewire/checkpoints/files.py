@@ -21,11 +21,8 @@ BARE_DECODERS = {
 }
 """Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
 generate; and those of the whole."""
-ENCODERS = {
-    f"{name}{task}": f"{name}Model"
-    for name in ("Bert", "ModernBert", "Roberta", "XLMRoberta")
-    for task in ("Model", "ForMaskedLM")
-}
+_ENCODERS = "Bert", "ModernBert", "Roberta", "XLMRoberta"
+ENCODERS = {f"{name}{task}": f"{name}Model" for name in _ENCODERS for task in ("Model", "ForMaskedLM")}
 """Architectures of an encoder, which sees all of its prompt at once and embeds; and those of its family. What
 predicts masked tokens is not used."""
 BIDIRECTIONAL = "use_bidirectional_attention"
@@ -44,9 +41,9 @@ CLASSIFIERS = {
         "Qwen3",
         "Qwen3Moe",
     )
-}
-"""Architectures of a decoder with `score.weight` in place of its output head; and those of the decoder that
-generates."""
+} | {f"{name}ForSequenceClassification": f"{name}Model" for name in _ENCODERS}
+"""Architectures of a decoder with `score.weight` in place of its output head, and of an encoder with a
+classifier; and those of the decoder that generates, and of the encoder's family."""
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 MAX_JSON_BYTES = 64 << 20
 """Size limit of files that are read whole. The largest known, of tokenizers, have 35 MB."""
@@ -57,7 +54,7 @@ _STRING = re.compile(rb'"[^"]*"')
 _NO_SIGNS = bytes(set(range(256)) - set(b'"[]{,'))
 
 
-def classified_decoder(config: Mapping[str, Any]) -> str:
+def classifier(config: Mapping[str, Any]) -> str:
     """Returns the architecture of a config.json that classifies; empty for any other."""
     return _first_of(config, CLASSIFIERS)
 

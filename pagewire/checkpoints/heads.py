@@ -2,15 +2,16 @@
 classifier of a `...ForSequenceClassification`. Frontends read labels here, and workers what to load.
 
     2_Dense/config.json, 2_Dense/model.safetensors      head 1, for embeddings: each Dense module in order
-    score.weight of the weights, num_labels, id2label   head 2, for classes
+    score.weight of the weights, num_labels, id2label   head 2, for classes; of encoders
+                                                        other tensors: classifier_modules()
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import classified_decoder, read_object, read_whole
+from pagewire.checkpoints.files import classifier, read_object, read_whole
 from pagewire.errors import StartupError
 
 WHAT = "cannot pool with this checkpoint"
@@ -19,7 +20,7 @@ MODULES_FILE = "modules.json"
 DENSE, CLASSIFIER = 1, 2
 """Numbers of heads: Pooling.head."""
 CLASSIFIER_TENSOR = "score.weight"
-"""[labels, E]; there is no bias."""
+"""Of decoders, [labels, E]; there is no bias."""
 MAX_SIZE = 1 << 16
 """Elements behind a stage, and labels."""
 ACTIVATIONS = "Identity", "ReLU", "Sigmoid", "Tanh"
@@ -45,10 +46,28 @@ class Classes:
     """What a classifier's numbers mean.
 
     labels: by index. activation: "none", "sigmoid" or "softmax", by problem_type and the number of labels.
+    pooling: "last", "mean" or "cls": the state that is classified.
     """
 
     labels: tuple[str, ...]
     activation: str
+    pooling: str = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierModule:
+    """One module of a classifier: norm(activation(linear(x))).
+
+    name: of the linear layer. activation: one of ACTIVATIONS, or "GELU". norm: name of a layer norm; empty:
+    there is none. The last module has an output per label, others as many as inputs.
+    """
+
+    name: str
+    activation: str = "Identity"
+    bias: bool = True
+    norm: str = ""
+    norm_bias: bool = False
+    norm_eps: float = 0.0
 
 
 def read_modules(folder: Path) -> list[tuple[str, str]]:
@@ -99,7 +118,7 @@ def _read_dense(folder: Path, path: str) -> DenseModule:
 
 def read_classes(config: dict[str, Any]) -> Classes | None:
     """Returns the classes of a config.json; None: its architecture does not classify. Raises StartupError."""
-    if not classified_decoder(config):
+    if not classifier(config):
         return None
     names = config.get("id2label")
     if names is None:
@@ -120,4 +139,44 @@ def read_classes(config: dict[str, Any]) -> Classes | None:
     }
     if kind not in activations:
         raise StartupError(WHAT, f"config.json: problem_type {kind!r} is not known")
-    return Classes(labels, activations[kind])
+    return Classes(labels, activations[kind], _read_pooling(config))
+
+
+def _read_pooling(config: dict[str, Any]) -> str:
+    """Returns the state that a classifier takes. Raises StartupError."""
+    name = classifier(config)
+    if name not in _MODULES:
+        return "last"
+    pooling = config.get("classifier_pooling", "cls") if name == _MODERN_BERT else "cls"
+    if pooling not in ("cls", "mean"):
+        raise StartupError(WHAT, f"config.json: classifier_pooling {pooling!r} is not known")
+    return str(pooling)
+
+
+_MODERN_BERT = "ModernBertForSequenceClassification"
+_ROBERTA = ClassifierModule("classifier.dense", "Tanh"), ClassifierModule("classifier.out_proj")
+_MODULES = {
+    "BertForSequenceClassification": (
+        ClassifierModule("bert.pooler.dense", "Tanh"),
+        ClassifierModule("classifier"),
+    ),
+    _MODERN_BERT: (ClassifierModule("head.dense", "GELU", norm="head.norm"), ClassifierModule("classifier")),
+    "RobertaForSequenceClassification": _ROBERTA,
+    "XLMRobertaForSequenceClassification": _ROBERTA,
+}
+
+
+def classifier_modules(config: dict[str, Any]) -> tuple[ClassifierModule, ...]:
+    """Returns the modules of the classifier of a config.json that has classes, in order. Raises
+    StartupError."""
+    name = classifier(config)
+    if name != _MODERN_BERT:
+        return _MODULES.get(name, (ClassifierModule("score", bias=False),))
+    activation, eps = config.get("classifier_activation", "gelu"), config.get("norm_eps", 1e-5)
+    if activation != "gelu":
+        raise StartupError(WHAT, f"config.json: classifier_activation {activation!r} is not known; gelu is")
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise StartupError(WHAT, "config.json: norm_eps is not a number between 0 and 1")
+    biases = [config.get(each, False) is True for each in ("classifier_bias", "norm_bias")]
+    first, last = _MODULES[name]
+    return replace(first, bias=biases[0], norm_bias=biases[1], norm_eps=eps), last

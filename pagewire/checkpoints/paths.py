@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pagewire.config import DEMO_MODEL, FrontendConfig, ModelConfig, ServeConfig
+from pagewire.config import DEMO_MODEL, EngineConfig, FrontendConfig, ModelConfig, ServeConfig
 from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
 
@@ -81,6 +81,7 @@ C = TypeVar("C", bound=ModelConfig)
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 _OF_TOKENIZERS = ("*.json", "*.jinja")
 _NEEDED = (*_OF_TOKENIZERS, "*.safetensors")
+_OF_ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
 _NOT_NEEDED = ["*/*", "consolidated*"]
 """Files of other formats, in folders or beside the weights."""
 
@@ -102,12 +103,15 @@ def hub_name(model: str) -> HubName | None:
 
 
 def with_local_model(config: C) -> C:
-    """Returns the configuration with the folders of a model, and of a tokenizer, that are named as on the
-    hub, after downloading them if necessary. Requests then use the repository's name. Raises StartupError."""
+    """Returns the configuration with the folders of a model, a tokenizer and adapters (--lora) that are named
+    as on the hub, after downloading them if necessary. Requests for the model then use the repository's name.
+    Raises StartupError."""
     name, tokenizer = hub_name(config.model), hub_name(config.tokenizer)
     revision, cache = (config.revision, config.download_dir) if isinstance(config, ServeConfig) else ("", "")
     if tokenizer is not None:
         config = replace(config, tokenizer=str(download(tokenizer, cache, _OF_TOKENIZERS)))
+    if isinstance(config, EngineConfig) and hub_adapters(config.lora):
+        config = replace(config, lora=tuple(_with_local_adapter(part, cache) for part in config.lora))
     if name is None:
         if revision:
             why = f"{config.model!r} is not a name on the Hugging Face Hub"
@@ -124,10 +128,33 @@ def with_local_model(config: C) -> C:
     return changed
 
 
-def download(name: HubName, cache: str = "", patterns: Sequence[str] = _NEEDED) -> Path:
+def hub_adapters(lora: Sequence[str]) -> bool:
+    """Returns whether any NAME=SOURCE of --lora names an adapter as on the hub."""
+    return any(map(_hub_adapter, lora))
+
+
+def _hub_adapter(part: str) -> HubName | None:
+    return hub_name(part.partition("=")[2])
+
+
+def _with_local_adapter(part: str, cache: str) -> str:
+    """Returns a NAME=SOURCE of --lora with a folder."""
+    name = _hub_adapter(part)
+    if name is None:
+        return part
+    folder = download(name, cache, _OF_ADAPTERS, kind="adapter")
+    if not (folder / _OF_ADAPTERS[0]).is_file():
+        what = f"cannot load the adapter {name.repo!r}"
+        raise StartupError(what, f"the repository has no {_OF_ADAPTERS[0]}", "is it a model?")
+    return f"{part.partition('=')[0]}={folder}"
+
+
+def download(
+    name: HubName, cache: str = "", patterns: Sequence[str] = _NEEDED, *, kind: str = "model"
+) -> Path:
     """Returns the folder of a repository's files in a cache. cache: its folder; "": the library's own.
-    patterns: of files that are downloaded. Raises StartupError."""
-    what = f"cannot load the model {name.repo!r}"
+    patterns: of files that are downloaded. kind: "model" or "adapter", for errors. Raises StartupError."""
+    what = f"cannot load the {kind} {name.repo!r}"
     try:
         import huggingface_hub
         from huggingface_hub import errors
@@ -152,8 +179,8 @@ def download(name: HubName, cache: str = "", patterns: Sequence[str] = _NEEDED) 
     except errors.RepositoryNotFoundError:
         raise StartupError(
             what,
-            "the hub has no such model, or your account may not see it",
-            "check the name; for a private model: hf auth login, or HF_TOKEN",
+            f"the hub has no such {kind}, or your account may not see it",
+            f"check the name; for a private {kind}: hf auth login, or HF_TOKEN",
         ) from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise StartupError(

@@ -11,7 +11,13 @@ from tempfile import TemporaryDirectory
 
 from pagewire import logs
 from pagewire.checkpoints.files import object_of_flag
-from pagewire.checkpoints.paths import checkpoint_path, hub_name, tokenizer_folder, with_local_model
+from pagewire.checkpoints.paths import (
+    checkpoint_path,
+    hub_adapters,
+    hub_name,
+    tokenizer_folder,
+    with_local_model,
+)
 from pagewire.cli.extras import require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
@@ -52,7 +58,8 @@ def run(config: ServeConfig) -> int:
         find_plugin("pagewire.commands", "gateway").load().check(config)
     _check_parallelism(config)
     _check_frontends(config)
-    if hub_name(config.model) is not None or hub_name(config.tokenizer) is not None:
+    named = hub_name(config.model) is not None or hub_name(config.tokenizer) is not None
+    if named or hub_adapters(config.lora):
         _check_before_download(config)
     from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
 

@@ -127,7 +127,7 @@ COUNTERPARTS = {
     "--task": _EMBEDDINGS,
     "--convert": _EMBEDDINGS,
     "--pooler-config": _EMBEDDINGS,
-    **dict.fromkeys(("--enable-lora", "--lora-modules", "--max-loras", "--max-lora-rank"), _LORA),
+    **dict.fromkeys(("--enable-lora", "--lora-modules", "--max-lora-rank"), _LORA),
     "--limit-mm-per-prompt": _IMAGES,
     "--mm-processor-kwargs": _IMAGES,
     **dict.fromkeys(("--enable-expert-parallel", "--nnodes", "--node-rank", "--master-addr"), _ONE_WORKER),

@@ -62,7 +62,7 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "default_sampling", "limits", "exactness", "implementation", "embedding_size", "adapter")
+    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "default_sampling", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "adapter")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class Model(_message.Message):
     EXACTNESS_FIELD_NUMBER: _ClassVar[int]
     IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_TEXTS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
@@ -104,8 +105,26 @@ class Model(_message.Message):
     exactness: Exactness
     implementation: str
     embedding_size: int
+    embedding_texts: EmbeddingTexts
     adapter: Adapter
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
+
+class EmbeddingTexts(_message.Message):
+    __slots__ = ("prompts", "default_prompt_name", "max_seq_length")
+    class PromptsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQ_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    prompts: _containers.ScalarMap[str, str]
+    default_prompt_name: str
+    max_seq_length: int
+    def __init__(self, prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., max_seq_length: _Optional[int] = ...) -> None: ...
 
 class Exactness(_message.Message):
     __slots__ = ("bitwise", "reason", "arithmetic")
@@ -202,7 +221,7 @@ class ListAdaptersResponse(_message.Message):
     def __init__(self, adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
 
 class Adapter(_message.Message):
-    __slots__ = ("name", "source", "digest", "rank", "bytes", "modules", "trained_on", "invocation_token_ids", "pinned", "tenants", "loaded", "streams")
+    __slots__ = ("name", "source", "digest", "rank", "bytes", "modules", "trained_on", "invocation_token_ids", "pinned", "tenants", "loaded", "streams", "virtual_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +234,7 @@ class Adapter(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     digest: bytes
@@ -227,4 +247,5 @@ class Adapter(_message.Message):
     tenants: _containers.RepeatedScalarFieldContainer[str]
     loaded: bool
     streams: int
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., modules: _Optional[_Iterable[str]] = ..., trained_on: _Optional[str] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., streams: _Optional[int] = ...) -> None: ...
+    virtual_tokens: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., modules: _Optional[_Iterable[str]] = ..., trained_on: _Optional[str] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., streams: _Optional[int] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("request_id", "model", "inputs", "dimensions", "normalize", "raw_dtype", "adapter", "priority", "tenant", "cache")
+    __slots__ = ("request_id", "model", "inputs", "dimensions", "normalize", "raw_dtype", "adapter", "priority", "tenant", "cache", "prompt_name")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class EmbedRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     inputs: _containers.RepeatedCompositeFieldContainer[_prompt_pb2.Prompt]
@@ -30,7 +31,8 @@ class EmbedRequest(_message.Message):
     priority: int
     tenant: str
     cache: _generation_pb2.CacheOptions
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., raw_dtype: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ...) -> None: ...
+    prompt_name: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., raw_dtype: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ..., prompt_name: _Optional[str] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings", "usage")
@@ -41,12 +43,14 @@ class EmbedResponse(_message.Message):
     def __init__(self, embeddings: _Optional[_Iterable[_Union[Embedding, _Mapping]]] = ..., usage: _Optional[_Union[_generation_pb2.Usage, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
-    __slots__ = ("values", "raw")
+    __slots__ = ("values", "raw", "truncated_tokens")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedScalarFieldContainer[float]
     raw: _prompt_pb2.Tensor
-    def __init__(self, values: _Optional[_Iterable[float]] = ..., raw: _Optional[_Union[_prompt_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    truncated_tokens: int
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., raw: _Optional[_Union[_prompt_pb2.Tensor, _Mapping]] = ..., truncated_tokens: _Optional[int] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("request_id", "model", "query", "documents", "top_n", "priority", "tenant", "cache", "adapter", "instruction")

@@ -22,6 +22,7 @@ from frontend.validation.rules import IDENTIFIER, MAX_COUNT, PRIORITY, Rule
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
+TEXT_DEFAULTS = "frontend/model/text_defaults.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
 GENERATOR = "frontend/streams/generator.py"
@@ -179,6 +180,7 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "dimensions": Elsewhere("1 to Model.embedding_size", VALIDATION),
         "normalize": Kind.FREE,
         "raw_dtype": Elsewhere(", ".join(DTYPES), VALIDATION),
+        "prompt_name": Elsewhere("names of Model.embedding_texts; with one, inputs are texts", TEXT_DEFAULTS),
         "priority": PRIORITY,
         "tenant": IDENTIFIER,
         "adapter": ADAPTER,
@@ -260,6 +262,7 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "EmbedRequest.dimensions": "all",
     "EmbedRequest.normalize": "the model's",
     "EmbedRequest.raw_dtype": "numbers, not raw elements",
+    "EmbedRequest.prompt_name": "default_prompt_name of Model.embedding_texts",
     "GetKvPoolRequest.max_cells": "1024",
     "ListTenantsRequest.limit": "pages",
     "ListTenantsRequest.page_size": "100",

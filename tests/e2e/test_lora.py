@@ -1,4 +1,4 @@
-"""LoRA adapters that peft has written, through a whole service on a CPU."""
+"""Adapters that peft has written (LoRA, prompt tuning, P-tuning), through a whole service on a CPU."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +15,16 @@ from transformers import AutoModelForCausalLM
 
 from pagewire import Client, SamplingParams
 from pagewire.local_service import Service
+from pagewire_client.errors import InvalidArgument, RpcError
 from pagewire_client.results import Generation
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
-from tests.worker.adapters.peft_files import write_adapter
+from tests.worker.adapters.peft_files import read_with_peft, write_adapter, write_virtual_tokens
 
 pytestmark = pytest.mark.usefixtures("patient")
 
-NAMES = "first", "second", ""
+SOFT = {"soft": (5, "PromptTuningConfig"), "encoded": (11, "PromptEncoderConfig")}
+NAMES = "first", "soft", "second", "", "encoded"
 """Adapters that rows of one batch have; "": none."""
 PROMPT = [3 + 7 * at % 50 for at in range(40)]
 INVOCATION = [60, 61]
@@ -42,6 +45,8 @@ def folder(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_adapter(base, made / "second", r=12, use_rslora=True, **every)
     activated = {"alora_invocation_tokens": INVOCATION}  # which peft looks for in models of this task alone
     write_adapter(base, made / "invoked", merge=False, r=8, task_type="CAUSAL_LM", **activated, **every)
+    for name, (count, config) in SOFT.items():
+        write_virtual_tokens(base, made / name, count, config)
     return made
 
 
@@ -71,12 +76,15 @@ def alone(service: Service) -> dict[str, list[tuple[list[int], list[float]]]]:
 
 
 def test_as_peft_has_it(alone: dict[str, list[tuple[list[int], list[float]]]], base: Path, folder: Path):
-    """Log-probabilities of all tokens, those of the model with the merged weights."""
+    """Log-probabilities of all tokens, those of the model with merged weights, or behind virtual tokens."""
     for name in NAMES:
-        model = AutoModelForCausalLM.from_pretrained(folder / name / "merged" if name else base)
+        if name in SOFT:
+            model = read_with_peft(base, folder / name)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(folder / name / "merged" if name else base)
         ((token_ids, logprobs),) = alone[name]
         with torch.no_grad():
-            logits = model(torch.tensor([PROMPT + token_ids])).logits[0, len(PROMPT) - 1 : -1]
+            logits = model(torch.tensor([PROMPT + token_ids])).logits[0, -len(token_ids) - 1 : -1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(token_ids)[:, None])[:, 0]
         assert torch.allclose(torch.tensor(logprobs), expected, atol=2e-3), name
         assert logits.argmax(-1).tolist() == token_ids
@@ -101,6 +109,27 @@ def test_activated_as_peft_has_it(service: Service, base: Path, folder: Path):
         settings = {"max_new_tokens": len(answer.token_ids), "do_sample": False, "eos_token_id": None}
         found = model.eval().generate(input_ids=torch.tensor([prompt]), pad_token_id=0, **settings)
     assert found[0, len(prompt) :].tolist() == answer.token_ids
+
+
+def test_virtual_tokens_count_as_tokens_of_the_prompt(service: Service) -> None:
+    """And have no ids; prefixes behind those of one adapter are found in the cache."""
+    prompt = [*range(20, 50)]
+    with client_of(service, "soft") as client:
+        first, again = client.generate(prompt, PARAMS), client.generate(prompt, PARAMS)
+        assert first.prompt_tokens == 35 and outputs(first) == outputs(again)
+        assert (first.usage.cached_prompt_tokens, again.usage.cached_prompt_tokens) == (0, 32)
+        (found,) = [each for each in client.adapters() if each.name == "soft"]
+        assert (found.virtual_tokens, found.rank, found.modules) == (5, 0, [])
+        room = client.model().max_model_len - 5
+        assert client.generate([7] * room, max_tokens=0).prompt_tokens == room + 5
+        with pytest.raises(InvalidArgument, match=f"{room + 6} tokens"):
+            client.generate([7] * (room + 1), max_tokens=0)
+        refused: list[dict[str, Any]] = [{"echo": True}, {"prompt_logprobs": 1}]
+        for field in refused:
+            with pytest.raises(InvalidArgument, match="virtual tokens"):
+                client.generate(prompt, **field)
+        with pytest.raises(RpcError, match="virtual tokens"):
+            client.score_continuations("a", ["b"])
 
 
 @pytest.mark.parametrize("victim", ["", "worker", "engine", "frontend"])

@@ -54,11 +54,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(request.param, tmp_path_factory.mktemp(request.param))
-
-
 def by_index(scores: list[DocumentScore]) -> list[float]:
     return [each.score for each in sorted(scores, key=lambda each: each.index)]
 
@@ -75,7 +70,8 @@ def check(service: Service, expected: list[float]) -> None:
         assert client.score(QUERY, DOCUMENTS, cache_bypass=True) == scores, "and with nothing cached"
 
 
-def test_the_logits_of_two_tokens(folder: Path, template: str) -> None:
+def test_the_logits_of_two_tokens(template: str, tmp_path: Path) -> None:
+    folder = make_checkpoint("qwen3", tmp_path)
     tokenizer, model = (
         PreTrainedTokenizerFast.from_pretrained(folder),
         AutoModelForCausalLM.from_pretrained(folder),
@@ -91,8 +87,8 @@ def test_the_logits_of_two_tokens(folder: Path, template: str) -> None:
         check(service, judged(folder, score))
 
 
-def test_the_classifier_of_one_label(folder: Path, template: str, tmp_path: Path) -> None:
-    made, _ = classifier(folder, tmp_path / "classifier", 1)
+def test_the_classifier_of_one_label(template: str, tmp_path: Path) -> None:
+    made, _ = classifier(make_checkpoint("gemma", tmp_path / "gemma"), tmp_path / "classifier", 1)
     model = AutoModelForSequenceClassification.from_pretrained(made)
     with services.start(made, dtype="float32", score_template=template, **FLAGS) as service:
         check(service, judged(made, lambda ids: model(ids).logits[0, 0]))
@@ -100,8 +96,10 @@ def test_the_classifier_of_one_label(folder: Path, template: str, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, template: str) -> Iterator[Service]:
+    """Pairs that have not begun when an engine dies wait for it as long as those that have."""
     folder = make_checkpoint("llama", tmp_path_factory.mktemp("llama"))
-    flags = {"score_template": template, "score_tokens": "y,n", "frontends": 2, **FLAGS}
+    waits = {"ready_timeout": 2 * services.PATIENCE_S, "resume_timeout": 2 * services.PATIENCE_S}
+    flags = {"score_template": template, "score_tokens": "y,n", "frontends": 2, **FLAGS, **waits}
     with services.start(folder, dtype="float32", **flags) as service:
         yield service
 

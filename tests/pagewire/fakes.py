@@ -94,6 +94,9 @@ class FakeService(
     def Embed(self, request, context):
         self.requests.append(request)
         vectors = [pooling_pb2.Embedding(values=[place, 0.5]) for place in range(len(request.inputs))]
+        if request.raw_dtype:
+            dtype = "uint8" if request.raw_dtype == "ubinary" else "int8"
+            vectors = [pooling_pb2.Embedding(raw={"dtype": dtype, "data": b"\x80\x7f"})]
         return pooling_pb2.EmbedResponse(embeddings=vectors)
 
     def ListModels(self, request, context):

@@ -36,6 +36,7 @@ def draw(seed: int, *, breaks: bool = True, has_adapters: bool | None = None) ->
     workload = Workload(seed, settings, config)
     if Random(f"has adapters {seed}").random() < 0.2 if has_adapters is None else has_adapters:
         workload.adapters = draw_adapters(seed, step, settings.num_frontends)
+        workload.config = replace(config, max_loras=Random(f"slots {seed}").choice([1, 1, 2, 0]))
     writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))

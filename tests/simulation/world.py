@@ -10,7 +10,9 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from time import process_time
+from unittest import mock
 
+from engine_core.scheduler.scheduler import Scheduler
 from frontend.auth.caller import ANONYMOUS
 from frontend.errors import AdaptersDiffer, EngineNotReady, ModelNotFound, ServiceError
 from pagewire.config import EngineConfig
@@ -56,6 +58,10 @@ class Report:
     poison_deaths: tuple[int, ...]  # for each request that the engine has died of: how often
 
 
+ADAPTER_TURN = 6
+"""Steps: outputs are short here."""
+
+
 class Failed(Exception):
     """A simulation has found something. Its cause says what."""
 
@@ -94,7 +100,8 @@ class World:
     def run(self) -> None:
         """From the start of the processes until they have nothing left to do. Raises what is wrong."""
         loop = self.machine.loop
-        with virtual_time(loop), _quiet(), simulated_processes(), contextlib.ExitStack() as stack:
+        turns = mock.patch.dict(Scheduler.__init__.__kwdefaults__ or {}, adapter_turn=ADAPTER_TURN)
+        with virtual_time(loop), _quiet(), simulated_processes(), turns, contextlib.ExitStack() as stack:
             for engine in self.engines:
                 stack.callback(engine.close)
             stack.callback(self.machine.abandon)

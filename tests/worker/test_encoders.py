@@ -109,3 +109,18 @@ def test_what_predicts_masked_tokens_is_left_out(
 def test_positions_that_the_padding_token_leaves_none_of(checkpoint: Callable[..., Path]):
     with pytest.raises(StartupError, match="max_position_embeddings is 2, but must be more than 2"):
         Driver(checkpoint("roberta"), config_overrides='{"max_position_embeddings": 2}')
+
+
+def test_a_step_without_memory_is_not_computed_in_pieces(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    """A piece would not see the tokens of the others."""
+    driver = Driver(checkpoint("bert"), record=False, dtype="float32")
+
+    def fails(*arguments: object) -> torch.Tensor:
+        raise MemoryError
+
+    monkeypatch.setattr(driver.runner.backend, "compute", fails)
+    with pytest.raises(MemoryError):
+        vectors(driver, POOLING_TYPE_LAST)
+    assert not driver.runner.backend._num_retried

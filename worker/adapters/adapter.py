@@ -46,6 +46,8 @@ class Adapter:
     base: str
     """Name of its base model, as the file gives it: shown, not trusted."""
     deltas: Mapping[Layer, LayerDeltas]
+    virtual_tokens: torch.Tensor | None = None
+    """[n, E] embeddings that stand before each prompt, in place of deltas; None: there are none."""
 
     @property
     def num_bytes(self) -> int:
@@ -57,4 +59,4 @@ class Adapter:
             if delta is not None
             for tensor in (delta.a, delta.b)
         }
-        return sum(tensors.values())
+        return sum(tensors.values()) + (0 if self.virtual_tokens is None else self.virtual_tokens.nbytes)

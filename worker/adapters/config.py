@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from kernels.api import adapters
 from worker.adapters.adapter import AdapterError
+from worker.adapters.prompt_tuning import KINDS, read_num_virtual_tokens
 
 MAX_ALPHA = 1 << 16
 MAX_INVOCATION = 1024
@@ -50,6 +51,12 @@ _REFUSED: Mapping[str, str] = {
     "layer_replication": "the adapter repeats layers that the model has once",
     "arrow_config": "Arrow routes tokens among several adapters",
 }
+_OTHER_KINDS: Mapping[str, str] = {
+    "PREFIX_TUNING": "trained keys and values of each layer are no tokens, which other rows could have",
+    "MULTITASK_PROMPT_TUNING": "its virtual tokens depend on a task, which requests do not name",
+    "IA3": "it scales what layers compute, rather than adding to it",
+}
+_SUPPORTED = f"LORA, {' and '.join(KINDS)} are supported"
 _KEEP_BASE = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 """Values of init_lora_weights that leave the base model's weights as they are."""
 
@@ -67,6 +74,8 @@ class AdapterConfig:
     alphas: Patterns[float] = ()
     invocation: tuple[int, ...] = ()
     base: str = ""
+    num_virtual_tokens: int = 0
+    """Of prompt tuning and P-tuning, which have nothing else."""
 
     def rank_of(self, module: str) -> int | None:
         """Returns the rank of a module of the base model, such as "model.layers.0.self_attn.q_proj"; None
@@ -82,13 +91,19 @@ class AdapterConfig:
         """Returns the same bytes for all files whose fields that count are equal. The base's name does not
         count."""
         patterns = [[(each.pattern, value) for each, value in pairs] for pairs in (self.ranks, self.alphas)]
-        return json.dumps([self.rank, self.alpha, self.rslora, *patterns, self.invocation]).encode()
+        virtual = [self.num_virtual_tokens] if self.num_virtual_tokens else []
+        return json.dumps([self.rank, self.alpha, self.rslora, *patterns, self.invocation, *virtual]).encode()
 
 
 def read_adapter_config(values: Mapping[str, Any]) -> AdapterConfig:
     """Returns the fields that count of an adapter_config.json. Raises AdapterError, which names the field."""
-    if (kind := values.get("peft_type")) != "LORA":
-        raise _wrong("peft_type", kind, "only LORA is supported")
+    kind, base = values.get("peft_type"), values.get("base_model_name_or_path")
+    base = base if isinstance(base, str) else ""
+    if kind in KINDS:
+        return AdapterConfig(None, None, base=base, num_virtual_tokens=read_num_virtual_tokens(values))
+    if kind != "LORA":
+        why = _OTHER_KINDS.get(str(kind))
+        raise _wrong("peft_type", kind, f"{why}; {_SUPPORTED}" if why else f"only {_SUPPORTED}")
     for name, value in values.items():
         if value and name not in _READ | _OF_TENSORS | _OF_TRAINING:
             why = _REFUSED.get(name, "the field is not known, and may change the outputs")
@@ -98,7 +113,6 @@ def read_adapter_config(values: Mapping[str, Any]) -> AdapterConfig:
         raise _wrong("init_lora_weights", init, why)
     if (rslora := values.get("use_rslora")) not in (True, False, None):
         raise _wrong("use_rslora", rslora, "must be true or false")
-    base = values.get("base_model_name_or_path")
     return AdapterConfig(
         rank=_read_rank("r", values.get("r", 8)),
         alpha=read_alpha("lora_alpha", values.get("lora_alpha", 8)),
@@ -106,7 +120,7 @@ def read_adapter_config(values: Mapping[str, Any]) -> AdapterConfig:
         ranks=tuple(_read_patterns("rank_pattern", values, _read_rank)),
         alphas=tuple(_read_patterns("alpha_pattern", values, read_alpha)),
         invocation=read_token_ids("alora_invocation_tokens", values.get("alora_invocation_tokens")),
-        base=base if isinstance(base, str) else "",
+        base=base,
     )
 
 

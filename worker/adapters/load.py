@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from pagewire.errors import StartupError, one_line
-from worker.adapters.adapter import Adapter, AdapterError
+from worker.adapters.adapter import Adapter, AdapterError, LayerDeltas
 from worker.adapters.files import read_folder
 from worker.adapters.gguf import read_gguf
 from worker.adapters.placement import place_tensors
+from worker.adapters.prompt_tuning import virtual_tokens
+from worker.layers.base import Layer
 from worker.models.base import LanguageModel
 
 
@@ -31,12 +33,16 @@ def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes:
             raise AdapterError(
                 f"{source.name} has digest {file.digest.hex()}, not {expected.hex()}: its files were replaced"
             )
-        deltas = place_tensors(file.tensors, file.config, modules)
+        config, virtual, deltas = file.config, None, dict[Layer, LayerDeltas]()
+        if config.num_virtual_tokens:
+            virtual = virtual_tokens(file.tensors, config.num_virtual_tokens)
+        else:
+            deltas = place_tensors(file.tensors, config, modules)
     except StartupError as error:  # of paths, JSON, GGUF and the checkpoint
         raise AdapterError(error.why) from error
-    config = file.config
-    rank = max(delta.a.shape[0] for parts in deltas.values() for delta in parts if delta is not None)
-    adapter = Adapter(file.digest, rank, config.invocation, one_line(config.base), deltas)
+    ranks = (delta.a.shape[0] for parts in deltas.values() for delta in parts if delta is not None)
+    base, rank = one_line(config.base), max(ranks, default=0)
+    adapter = Adapter(file.digest, rank, config.invocation, base, deltas, virtual)
     if adapter.num_bytes > max_bytes:
         size = f"{adapter.num_bytes} bytes, more than {max_bytes} (--lora-memory)"
         raise AdapterError(f"{source.name} takes {size}")

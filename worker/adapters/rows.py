@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from kernels.api import StepBatch, adapters
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.store import AdapterStore
 from worker.step.plan_reader import Step
@@ -27,7 +28,7 @@ class AdapterRows:
         """Begins a row. Raises PlanError for an adapter that is not held: the row's blocks would be cached as
         if it had it; and for one that starts behind the prompt: what a row samples is adapted, so that steps
         may be repeated."""
-        if not new.HasField("adapter"):
+        if not new.HasField("adapter") or new.adapter.virtual_tokens:  # those are worker.step.embeddings'
             return
         digest, start = new.adapter.digest, new.adapter.start
         weights = self.store.find(digest)
@@ -50,16 +51,22 @@ class AdapterRows:
         where the batch and the tokens are the same."""
         if not self._rows or self._rows.keys().isdisjoint(step.rows.tolist()):
             return batch
-        spans = self._spans(batch, step)
+        spans = self._spans(batch.row_starts, step)
         if not spans:
             return batch
         if self._last is None or self._last[0] is not batch or self._last[2] != spans:
             self._last = batch, replace(batch, adapters=_step_adapters(spans)), spans
         return self._last[1]
 
-    def _spans(self, batch: StepBatch, step: Step) -> list[_Span]:
+    def of_step(self, row_starts: Integers, step: Step) -> adapters.StepAdapters | None:
+        """Returns the adapters of a step's tokens; None: no token has one. row_starts: [R] index of each
+        row's first token."""
+        spans = self._spans(row_starts, step) if self._rows else []
+        return _step_adapters(spans) if spans else None
+
+    def _spans(self, row_starts: Integers, step: Step) -> list[_Span]:
         """Returns the adapted tokens, sorted by adapter."""
-        columns = step.rows.tolist(), batch.row_starts.tolist(), step.starts.tolist(), step.counts.tolist()
+        columns = step.rows.tolist(), row_starts.tolist(), step.starts.tolist(), step.counts.tolist()
         spans = list[_Span]()
         for row, first, start, count in zip(*columns, strict=True):
             if row in self._rows:

@@ -7,6 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeGuard
 
+import torch
+
 from kernels.api import adapters
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.adapter import Adapter, AdapterError, LayerDeltas
@@ -40,19 +42,29 @@ def number_layers(model: LanguageModel) -> list[MatrixOwner]:
 class HeldAdapter:
     """An adapter that rows may have."""
 
-    weights: adapters.AdapterWeights
+    weights: adapters.AdapterWeights | None
     loaded: worker_pb2.AdapterLoaded  # without a number
+    virtual_tokens: torch.Tensor | None = None
+    """[n, E] in place of weights: embeddings that stand before each prompt."""
 
 
 class AdapterStore:
     """Loads adapters in a thread, beside the steps, and holds them until they are dropped."""
 
-    def __init__(self, model: LanguageModel, read: ReadAdapter | None = None) -> None:
-        """model: whose layers get numbers; its steps are not recorded yet. read: None: none can be loaded."""
-        self._model, self._read = model, read
+    def __init__(
+        self, model: LanguageModel, read: ReadAdapter | None = None, input_embedding_size: int = 0
+    ) -> None:
+        """model: whose layers get numbers; its steps are not recorded yet. read: None: none can be loaded.
+        input_embedding_size: see ModelFacts."""
+        self._model, self._read, self._input_embedding_size = model, read, input_embedding_size
         self._layers = number_layers(model)
         self._held: dict[bytes, HeldAdapter] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="adapters")
+
+    @property
+    def parts(self) -> list[int]:
+        """Parts of the outputs of each matrix, by its number."""
+        return [len(rows) for layer in self._layers for rows in layer.adapted_parts]
 
     def load(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         """Loads an adapter. Returns the answer to come, which says why it could not be loaded; the adapter is
@@ -79,20 +91,35 @@ class AdapterStore:
         if unknown:
             kinds = ", ".join(sorted({type(layer).__name__ for layer in unknown}))
             raise AdapterError(f"adapters cannot change layers of these kinds: {kinds}")
-        parts = [each for layer in self._layers for each in low_rank(layer, adapter.deltas.get(layer, ()))]
-        weights = self._layers[0].ops.pack_adapter(parts)
-        if max_bytes is not None and weights.nbytes > max_bytes:
-            raise AdapterError(f"it takes {weights.nbytes} bytes of memory, of {max_bytes} that it may have")
+        virtual, weights = adapter.virtual_tokens, None
+        if virtual is None:
+            deltas = adapter.deltas
+            parts = [each for layer in self._layers for each in low_rank(layer, deltas.get(layer, ()))]
+            weights = self._layers[0].ops.pack_adapter(parts)
+        else:
+            self._check_virtual_tokens(virtual)
+        num_bytes = adapter.num_bytes if weights is None else weights.nbytes
+        if max_bytes is not None and num_bytes > max_bytes:
+            raise AdapterError(f"it takes {num_bytes} bytes of memory, of {max_bytes} that it may have")
         loaded = worker_pb2.AdapterLoaded(
             digest=adapter.digest,
             rank=adapter.rank,
-            bytes=weights.nbytes,
+            bytes=num_bytes,
             invocation_token_ids=adapter.invocation,
             modules=self._modules(adapter),
             base=adapter.base,
+            virtual_tokens=0 if virtual is None else len(virtual),
         )
-        self._held[adapter.digest] = HeldAdapter(weights, loaded)
+        self._held[adapter.digest] = HeldAdapter(weights, loaded, virtual)
         return loaded
+
+    def _check_virtual_tokens(self, found: torch.Tensor) -> None:
+        """Raises AdapterError for embeddings [n, E] that are none of the model's."""
+        size = self._input_embedding_size
+        if not size:
+            raise AdapterError("prompt tuning needs a CPU, and a model that takes input embeddings")
+        if found.shape[1] != size:
+            raise AdapterError(f"its embeddings have {found.shape[1]} elements, the model's {size}")
 
     def _modules(self, adapter: Adapter) -> list[str]:
         """Returns the last names of the modules that an adapter changes, in order of the alphabet."""
@@ -115,9 +142,14 @@ class AdapterStore:
         self._held.pop(digest, None)
 
     def find(self, digest: bytes) -> adapters.AdapterWeights | None:
-        """Returns an adapter that is held."""
+        """Returns the weights of an adapter that is held, and has some."""
         held = self._held.get(digest)
         return None if held is None else held.weights
+
+    def find_virtual_tokens(self, digest: bytes) -> torch.Tensor | None:
+        """Returns the virtual tokens [n, E] of an adapter that is held, and has some."""
+        held = self._held.get(digest)
+        return None if held is None else held.virtual_tokens
 
     @property
     def loaded(self) -> Sequence[worker_pb2.AdapterLoaded]:

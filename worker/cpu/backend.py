@@ -93,7 +93,8 @@ class CpuBackend:
         self.drafter_tensors: Sequence[torch.Tensor] = ()
         self.states = states
         self.adapters = adapters
-        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
+        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
         kept = sampler, self._embeddings, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
@@ -103,6 +104,7 @@ class CpuBackend:
         check = None if kernels is None else StepCheck(*lengths, *sizes)
         self.plan_check: PlanCheck | None = check
         self.swap_space, self._rows, self._observe = swap_space, rows, observe
+        self._has_pieces = states is None and not any(spec.bidirectional for spec in cache.specs)
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
         layers = cache.specs, cache.layout, kernels, has_states
@@ -190,14 +192,14 @@ class CpuBackend:
 
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may
-        have changed states already."""
+        have changed states already, and where tokens see those behind them."""
         try:
             hidden = self.compute(self._step, self._batch)
             return CpuOutputs(
                 self.model, self.sampler, self._rows, self._batch, hidden, remember=self.remember
             )
         except (MemoryError, RuntimeError) as error:
-            if self.states is not None or not is_out_of_memory(error):
+            if not self._has_pieces or not is_out_of_memory(error):
                 raise
         self._num_retried += 1
         if self._num_retried.bit_count() == 1:  # 1, 2, 4, 8 ...

@@ -3,15 +3,17 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from kernels.api import Spans
+from kernels.api import InputEmbeddings, Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
+from worker.adapters.rows import AdapterRows
 from worker.cuda.device import Device, Event
 from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
@@ -28,6 +30,7 @@ from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
+from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
@@ -54,12 +57,18 @@ class CudaBackend:
         device: Device,
         most_queries: int = 1,
         states: RowStates | None = None,
+        adapters: AdapterRows | None = None,
+        max_adapters: int = 0,
     ) -> None:
         """most_queries: tokens of a row that decodes. With more than 1 tokens are drafted, by what the host
-        knows of rows: each step then waits for its tokens. states: of rows; None: no layer has one."""
+        knows of rows: each step then waits for its tokens. states: of rows; None: no layer has one. adapters:
+        of rows, at most max_adapters in a step; None: no row has one."""
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
-        self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
+        self.adapters = adapters
+        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        kept = sampler, self._embeddings, states, adapters
+        self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check: PlanCheck | None = None
@@ -68,12 +77,15 @@ class CudaBackend:
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
         kinds = cache.specs, most_queries, states is not None
-        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds)
+        adapted = (max_adapters, adapters.store.parts) if adapters is not None else ()
+        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds, *adapted)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
-        self.graphs = Graphs()
+        self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some
         self.sampling_graphs: dict[Work, Graphs] = {}
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
+        self._is_adapted = False
+        self._values: InputEmbeddings | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -109,10 +121,19 @@ class CudaBackend:
             spans.write(step.rows, step.starts, step.counts)
             self.states.mark(spans)
         self._layout = self.buffers.load(step, spans)
+        starts = self._layout.row_starts
+        adapters = None if self.adapters is None else self.adapters.of_step(starts, step)
+        self._is_adapted = adapters is not None
+        if adapters is not None:
+            self.buffers.load_adapters(adapters)
+        values = self._embeddings.of_step(starts, step)
+        self._values = None if values is None else self._upload_values(*values)
 
     def forward(self) -> StepOutputs:
-        graph = self.graphs.find(self._layout.shape.tokens)
-        hidden = self._forward(self._layout.shape) if graph is None else graph()
+        graphs = self.adapted_graphs if self._is_adapted else self.graphs
+        graph = graphs.find(self._layout.shape.tokens) if self._values is None else None
+        hidden = self._forward(self._layout.shape, self._is_adapted) if graph is None else graph()
+        self._values = None
         if self.states is not None:
             self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None)
@@ -138,6 +159,17 @@ class CudaBackend:
             self._captured = torch.zeros_like(self._forward(shape))
         target = self._captured[:size]
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
+        if self.adapters is not None:
+            self.run_adapted(size)
+            run = lambda: target.copy_(self._forward(shape, True))  # noqa: E731
+            self.adapted_graphs.add(size, self.device.capture(run))
+
+    @torch.inference_mode()
+    def run_adapted(self, size: int) -> None:
+        """Launches a step of up to `size` tokens with adapters, which compiles what adapts them: that of the
+        columns on the device. Does nothing where no row has one."""
+        if self.adapters is not None:
+            self._forward(self.buffers.graph_shape(size), True)
 
     @torch.inference_mode()
     def capture_sampling(self, size: int) -> None:
@@ -176,9 +208,17 @@ class CudaBackend:
         like = self.model.head.weight
         self.model.logits(torch.zeros(count, like.shape[1], dtype=like.dtype, device=like.device))
 
-    def _forward(self, shape: StepShape) -> torch.Tensor:
+    def _forward(self, shape: StepShape, is_adapted: bool = False) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
-        return self.model(self.buffers.batch(shape), self._caches)
+        batch = self.buffers.batch(shape, is_adapted)
+        if self._values is not None:
+            batch = replace(batch, input_embeddings=self._values)
+        return self.model(batch, self._caches)
+
+    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> InputEmbeddings:
+        """Sends values [N, E] that stand in place of tokens [N] to the device."""
+        sent = self.device.send(values.view(torch.uint8).numpy()).view(values.dtype)
+        return InputEmbeddings(self.device.send(tokens.numpy()), sent)
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

@@ -6,20 +6,20 @@ one copy. A kernel makes token ids, positions, slots, lengths and block tables f
 all of them, those in flight included.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec, Spans
+from kernels.api import InputBatch, KVCacheSpec, Spans, adapters
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.triton_ops import TritonOps
 from worker.cuda.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.step.plan_reader import Step
-from worker.step.rows import RowTable
+from worker.step.rows import RowTable, require
 
 ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS, SAVES = range(7)
 """Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.states.spans."""
@@ -56,15 +56,21 @@ class StepBuffers:
         specs: Iterable[KVCacheSpec],
         most_queries: int = 1,
         has_states: bool = False,
+        max_adapters: int = 0,
+        adapted_parts: Sequence[int] = (),
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
-        drafts. has_states: layers keep a state per row."""
+        drafts. has_states: layers keep a state per row. max_adapters: that a step may have. adapted_parts:
+        see DeviceAdapters."""
         count = host.max_num_rows
         self._no_row, self._device, self._has_states = count, device, has_states
         tokens, most_rows = max(max_num_tokens, count), count + 1  # one more, that has the padding of a graph
         pitch = aligned(max(most_rows, min(tokens, count * most_queries)))
         columns = SAVES + (SAVE_COLUMNS if has_states else 0)
         self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=device.place)
+        self._max_adapters, self._parts = max_adapters, adapted_parts
+        self._adapted = torch.zeros(tokens, dtype=torch.int64, device=device.place)
+        self._tiles = torch.zeros((self._num_tiles(tokens), 3), dtype=torch.int64, device=device.place)
         table = rows.tokens, rows.blocks, rows.prompt_lens
         self._inputs = TritonOps.step_inputs(
             table, (most_rows, tokens), host.max_model_len, host.block_size, specs
@@ -92,6 +98,25 @@ class StepBuffers:
         shape = StepShape(len(ends), int(step.counts.sum()))
         return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
 
+    def load_adapters(self, given: adapters.StepAdapters) -> None:
+        """Uploads the adapters of the next step to be launched. Raises PlanError where they are too many."""
+        most = self._max_adapters
+        require(len(given.groups) <= most, f"a step has more than {most} adapters (--max-loras)")
+        tokens, tiles, first = np.zeros(len(self._adapted), np.int64), list[tuple[int, int, int]](), 0
+        for weights, count in given.groups:
+            for begin in range(0, count, adapters.TILE):
+                tiles.append((weights.address, first + begin, min(adapters.TILE, count - begin)))
+            first += count
+        tokens[:first] = given.tokens.numpy()
+        padded = np.zeros(self._tiles.shape, np.int64)
+        padded[: len(tiles)] = tiles
+        self._device.send_into(self._adapted, tokens)
+        self._device.send_into(self._tiles, padded)
+
+    def _num_tiles(self, tokens: int) -> int:
+        """Returns the most tiles that so many tokens can have; 0: none has an adapter."""
+        return min(tokens, tokens // adapters.TILE + self._max_adapters) if self._max_adapters else 0
+
     def clear(self) -> None:
         """Uploads the columns of a step of no rows."""
         self._device.send_into(self._columns, self._padding())
@@ -114,10 +139,16 @@ class StepBuffers:
         """Returns the index [count] int32 into T of the tokens that they sample after, followed by 0."""
         return self._columns[LOGIT_TOKENS, :count]
 
-    def batch(self, shape: StepShape) -> InputBatch:
-        """Returns the inputs of the step whose columns are on the device."""
+    def batch(self, shape: StepShape, is_adapted: bool) -> InputBatch:
+        """Returns the inputs of the step whose columns are on the device. is_adapted: tokens have
+        adapters."""
         columns, num_rows = self._columns[:, : shape.rows], self._columns[NUM_ROWS, :1]
         saves = columns[SAVES:] if self._has_states else None
-        return self._inputs.batch(
+        batch = self._inputs.batch(
             columns[ROWS], columns[STARTS], columns[COUNTS], num_rows, shape.tokens, saves
         )
+        if not is_adapted:
+            return batch
+        tiles = self._tiles[: self._num_tiles(shape.tokens)]
+        step = adapters.DeviceAdapters.of(self._adapted[: shape.tokens], tiles, self._parts)
+        return replace(batch, adapters=step)

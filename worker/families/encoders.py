@@ -116,13 +116,14 @@ def _names(prefix: str, head: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-_HARMLESS = ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout")
+_OF_HEADS = "sentence_transformers", "sbert_ce_default_activation_function"
+_HARMLESS = ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", *_OF_HEADS)
 _ONLY = {"position_embedding_type": "absolute", "is_decoder": False}
 BERT = DecoderFamily(
     read=read_bert_config,
     names=_names("bert", "cls.predictions.decoder"),
     optional_prefix="bert.",
-    unused=r"(bert\.)?pooler\..+|(bert\.)?embeddings\.position_ids|cls\..+",
+    unused=r"(bert\.)?pooler\..+|(bert\.)?embeddings\.position_ids|cls\..+|classifier\..+",
     harmless=_HARMLESS,
     only=_ONLY,
 )
@@ -130,7 +131,7 @@ ROBERTA = DecoderFamily(
     read=read_roberta_config,
     names=_names("roberta", "lm_head.decoder"),
     optional_prefix="roberta.",
-    unused=r"(roberta\.)?pooler\..+|(roberta\.)?embeddings\.position_ids|lm_head\..+",
+    unused=r"(roberta\.)?pooler\..+|(roberta\.)?embeddings\.position_ids|lm_head\..+|classifier\..+",
     harmless=_HARMLESS,
     only=_ONLY,
 )
@@ -148,12 +149,12 @@ MODERN_BERT = DecoderFamily(
         "norm": ("model.final_norm",),
         "head": ("decoder",),
     },
-    unused=r"head\..+|decoder\..+",
+    unused=r"head\..+|decoder\..+|classifier\..+",
     harmless=(
         *("cls_token_id", "initializer_cutoff_factor", "mlp_dropout", "decoder_bias", "reference_compile"),
         *("classifier_pooling", "classifier_bias", "classifier_activation", "repad_logits_with_grad"),
         *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
-        *("layer_norm_eps", "gradient_checkpointing"),
+        *("layer_norm_eps", *_OF_HEADS),
     ),
     only={"position_embedding_type": "absolute"},
 )

@@ -74,6 +74,11 @@ class LoadedModel(ABC, Generic[B]):
         """Most adapters that the rows of a step may have; 0: any number."""
         return 0
 
+    @property
+    def adapters_caveat(self) -> str:
+        """Why no adapters are taken, where none are."""
+        return "adapters need a model of one of pagewire's families"
+
     def prefill_us_per_token(self, executor: StepExecutor[B]) -> float:
         """Returns the microseconds that a token of a long prompt takes."""
         size, rows = self.plan.initialize.block_size, executor.rows

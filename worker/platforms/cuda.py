@@ -11,6 +11,9 @@ from kernels.triton_ops import TritonOps
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from worker.adapters.load import load_adapter
+from worker.adapters.rows import AdapterRows
+from worker.adapters.store import AdapterStore
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device import Device
@@ -88,12 +91,13 @@ class CudaPlatform(Platform[CudaBackend]):
 
         bits = LowBits(initialize.quantization, device.place, check_dtype, check_bytes)
         model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits)
-        model.compute_by(TritonOps(by_library=initialize.fast_matmul))
+        model.compute_by(TritonOps(initialize.fast_matmul, device.place))
+        store = AdapterStore(model, load_adapter) if initialize.max_loras and model.target_modules else None
         warn_of_float32(dtype)
         specs, checkpoints = model.state_specs(), initialize.state_checkpoints
         states = RowStates(specs, initialize.max_num_seqs, device.place, checkpoints) if specs else None
         facts = exactness, dtype_name(dtype), bits.quantization, model_bytes(model)
-        return LoadedOnCuda(plan, *facts, device, model, dtype, states)
+        return LoadedOnCuda(plan, *facts, device, model, dtype, states, store)
 
 
 def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) -> int:
@@ -110,6 +114,7 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
     model: LanguageModel
     dtype: torch.dtype
     states: RowStates | None  # of rows; None: no layer has one
+    adapters: AdapterStore | None  # None: none can be loaded
     watch: CompileWatch = field(default_factory=CompileWatch)
 
     def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[CudaBackend]:
@@ -169,10 +174,22 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             self.device,
             1 + plan.most_drafts,
             self.states,
+            AdapterRows(self.adapters) if self.adapters is not None else None,
+            initialize.max_loras,
         )
         speculator = make_speculator(plan.speculation, rows, backend.grammars)
         heads = read_heads(initialize, plan.config.state_size)
-        return StepExecutor(rows, backend, most_tokens, speculator, heads=heads)
+        return StepExecutor(rows, backend, most_tokens, speculator, self.adapters, heads)
+
+    @property
+    def max_adapters_per_step(self) -> int:
+        return self.plan.initialize.max_loras
+
+    @property
+    def adapters_caveat(self) -> str:
+        if self.model.target_modules is None:
+            return super().adapters_caveat
+        return "a GPU takes them where it starts with --lora, --lora-folder or --max-loras"
 
     def warm_up(self, executor: StepExecutor[CudaBackend]) -> None:
         initialize, report = self.plan.initialize, self.plan.report

@@ -11,17 +11,18 @@ import numpy as np
 from pagewire.checkpoints.files import config_overrides, read_object
 from pagewire.checkpoints.heads import (
     CLASSIFIER,
-    CLASSIFIER_TENSOR,
     DENSE,
     WHAT,
+    ClassifierModule,
     DenseModule,
+    classifier_modules,
     read_classes,
     read_dense,
 )
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
-from worker.pooling.stages import Head, Stage
+from worker.pooling.stages import Head, Stage, StageNorm
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.loader import DUMMY_STD, read_finite
 from worker.weights.open import open_checkpoint
@@ -65,12 +66,24 @@ def read_heads(initialize: worker_pb2.Initialize, size: int) -> Mapping[int, Hea
 def _read_classifier(initialize: worker_pb2.Initialize, size: int) -> Head | None:
     folder = Path(initialize.model_path)
     config = read_object(folder, "config.json", WHAT) or {}
-    classes = read_classes(config | config_overrides(initialize.config_overrides))
+    config |= config_overrides(initialize.config_overrides)
+    classes = read_classes(config)
     if classes is None:
         return None
+    *inner, last = classifier_modules(config)
     with nullcontext() if initialize.load_format == "dummy" else open_checkpoint(folder) as source:
         tensors = _Tensors(source, initialize.seed)
-        return Head((Stage(tensors.read(CLASSIFIER_TENSOR, len(classes.labels), size)),))
+        stages = [_classifier_stage(tensors, module, size, size) for module in inner]
+        return Head((*stages, _classifier_stage(tensors, last, len(classes.labels), size)))
+
+
+def _classifier_stage(tensors: _Tensors, module: ClassifierModule, outputs: int, inputs: int) -> Stage:
+    norm = None
+    if module.norm:
+        bias = tensors.read(f"{module.norm}.bias", outputs) if module.norm_bias else None
+        norm = StageNorm(tensors.read(f"{module.norm}.weight", outputs), bias, module.norm_eps)
+    bias = tensors.read(f"{module.name}.bias", outputs) if module.bias else None
+    return Stage(tensors.read(f"{module.name}.weight", outputs, inputs), bias, module.activation, norm)
 
 
 def _read_dense(initialize: worker_pb2.Initialize, size: int) -> Head | None:

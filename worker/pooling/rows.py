@@ -5,6 +5,7 @@ last token the hidden state, or logits of chosen tokens, are read in the last st
 are read in every step.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -47,14 +48,22 @@ class PooledStep:
             running.add(states())
         last = iter(self._last_states() if self._last_states is not None else ())
         chosen = iter(self._chosen_logits() if self._chosen_logits is not None else ())
-        found: list[tuple[int, Floats | None]] = []
-        for entry, row in zip(np.flatnonzero(self.mask).tolist(), self._rows, strict=True):
+        vectors: list[Floats] = []
+        behind: defaultdict[Head, list[int]] = defaultdict(list)
+        for place, row in enumerate(self._rows):
             if row.options.token_ids:
-                state: Floats = next(chosen)[: len(row.options.token_ids)]
+                vectors.append(next(chosen)[: len(row.options.token_ids)])
             else:
-                state = next(last) if row.running is None else row.running.value()
-            found.append((entry, finish(state, row.options, row.head)))
-        return found
+                vectors.append(next(last) if row.running is None else row.running.value())
+            if row.head is not None:
+                behind[row.head].append(place)
+        for head, places in behind.items():
+            made = head(np.stack([vectors[place] for place in places]))
+            for place, vector in zip(places, made, strict=True):
+                vectors[place] = vector
+        entries = np.flatnonzero(self.mask).tolist()
+        options = [row.options for row in self._rows]
+        return list(zip(entries, map(finish, vectors, options), strict=True))
 
 
 class PoolRows:
@@ -100,7 +109,8 @@ class PoolRows:
 
     def any_logits(self, rows: Integers) -> bool:
         """Returns whether one of the rows [A] reads logits."""
-        return any(self._rows[row].options.token_ids for row in rows.tolist() if row in self._rows)
+        pooled = (self._rows[row] for row in rows.tolist() if row in self._rows) if self._rows else ()
+        return any(row.options.token_ids for row in pooled)
 
     def pool(self, outputs: HiddenStates, step: Step) -> PooledStep | None:
         """Reads what a step computed for rows that pool; None: there are none in it. Raises PlanError."""

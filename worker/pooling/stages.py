@@ -1,5 +1,6 @@
 """The products of a head. numpy alone."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -12,31 +13,64 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "ReLU": lambda x: np.maximum(x, 0),
     "Sigmoid": lambda x: (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32),
     "Tanh": lambda x: np.tanh(x.astype(np.float64)).astype(np.float32),
+    "GELU": lambda x: np.array(
+        [each * (1 + math.erf(each / math.sqrt(2))) / 2 for each in x.tolist()], np.float32
+    ),
 }
 """By their names in pagewire.checkpoints.heads. In float64: the last bits of exp and tanh in float32
 depend on the instruction set."""
 
 
+BLOCK = 1 << 16
+"""Elements of a weight that are multiplied at once: these and their products stay in a core's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageNorm:
+    """A layer norm in float32. weight: [N]. bias: [N]; None: none."""
+
+    weight: Floats
+    bias: Floats | None
+    eps: float
+
+    def __call__(self, x: Floats) -> Floats:
+        """[N] -> [N]"""
+        centered = x - np.add.reduce(x) / np.float32(len(x))
+        variance = np.add.reduce(centered * centered) / np.float32(len(x))
+        y: Floats = centered / np.sqrt(variance + np.float32(self.eps)) * self.weight
+        return y if self.bias is None else y + self.bias
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """activation(weight @ x + bias) in float32. weight: [N, K]. bias: [N]; None: none.
+    """norm(activation(weight @ x + bias)) in float32. weight: [N, K]. bias, norm: None: none.
 
-    A product of one vector, which numpy sums in an order that depends on K alone: the same bits on any
-    device, in any batch, and with any number of threads, which those of BLAS do not promise.
+    Products of one vector, which numpy sums in an order that depends on K alone: the same bits on any
+    device, in any batch, and with any number of threads, which those of BLAS do not promise. A block of the
+    weight is read once for all vectors.
     """
 
     weight: Floats
     bias: Floats | None = None
     activation: str = "Identity"
+    norm: StageNorm | None = None
 
     def __call__(self, x: Floats) -> Floats:
-        """[K] -> [N]"""
-        y: Floats = np.add.reduce(self.weight * x, axis=1)
+        """[M, K] -> [M, N]"""
+        y = np.empty((len(x), len(self.weight)), np.float32)
+        rows = max(BLOCK // x.shape[1], 1)
+        products = np.empty((rows, x.shape[1]), np.float32)
+        for start in range(0, len(self.weight), rows):
+            block = self.weight[start : start + rows]
+            for vector, sums in zip(x, y, strict=True):
+                np.multiply(block, vector, out=products[: len(block)])
+                np.add.reduce(products[: len(block)], axis=1, out=sums[start : start + rows])
         with np.errstate(over="ignore"):  # Sigmoid of a large negative value is 0
-            return ACTIVATIONS[self.activation](y if self.bias is None else y + self.bias)
+            y = ACTIVATIONS[self.activation](y if self.bias is None else y + self.bias)
+        return y if self.norm is None else self.norm(y)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Head:
     """Stages, one behind the other."""
 
@@ -48,7 +82,7 @@ class Head:
         return len(self.stages[-1].weight)
 
     def __call__(self, x: Floats) -> Floats:
-        """[E] -> [size]"""
+        """[M, E] -> [M, size]"""
         for stage in self.stages:
             x = stage(x)
         return x

@@ -28,16 +28,13 @@ class HiddenStates(Protocol):
         pass
 
 
-def finish(
-    state: Floats, options: engine_pb2.Pooling, head: Callable[[Floats], Floats] | None = None
-) -> Floats | None:
-    """Returns the leading elements [D] of a state [E] or of what a head makes of it, of unit length if so
-    requested; None: a value is not finite.
+def finish(vector: Floats, options: engine_pb2.Pooling) -> Floats | None:
+    """Returns the leading elements [D] of a vector [E], of unit length if so requested; None: a value is not
+    finite.
 
     The length is a correctly rounded sum, so that it depends on no order of summation. A vector of zeros has
     no direction and stays as it is.
     """
-    vector = state if head is None else head(state)
     vector = vector[: options.dimensions] if options.dimensions else vector
     if not np.isfinite(vector).all():
         return None

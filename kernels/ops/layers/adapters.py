@@ -35,6 +35,8 @@ class LowRank(NamedTuple):
 
 LayerParts = tuple[LowRank, ...]
 """Of one layer; none: the adapter leaves it as it is."""
+TILE = 16
+"""Tokens of a tile of DeviceAdapters."""
 
 
 class AdapterWeights(Protocol):
@@ -72,6 +74,23 @@ class StepAdapters:
     addresses: torch.Tensor  # [n] int64: AdapterWeights.address of each
     groups: Sequence[tuple[AdapterWeights, int]]
     """The adapters in the order of `tokens`, and the number of tokens of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceAdapters(StepAdapters):
+    """StepAdapters on a CUDA device, at addresses that captured graphs know: there is room for T tokens, and
+    `groups` are not known."""
+
+    tiles: torch.Tensor
+    """[X, 3] int64: AdapterWeights.address of up to TILE tokens that have the same adapter, where in `tokens`
+    they begin, and how many they are. 0: there is no such tile. `addresses` are its first column."""
+    parts: Sequence[int]
+    """Most parts of each layer, by its number."""
+
+    @classmethod
+    def of(cls, tokens: torch.Tensor, tiles: torch.Tensor, parts: Sequence[int]) -> "DeviceAdapters":
+        """Returns those of such tensors."""
+        return cls(tokens, tiles[:, 0], (), tiles, parts)
 
 
 def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) -> torch.Tensor:

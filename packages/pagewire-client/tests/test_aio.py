@@ -325,6 +325,10 @@ def test_embeddings(client: Client, service: fakes.FakeService):
     request = service.requests[-1]
     assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s") and request.cache.bypass
     assert not request.HasField("dimensions") and not request.HasField("normalize")
+    assert not request.HasField("prompt_name") and not request.raw_dtype
+    assert client.embed("a", precision="binary", prompt_name="") == [[-128, 127]]
+    assert client.embed("a", precision="ubinary", prompt_name="query") == [[128, 127]]
+    assert service.requests[-1].prompt_name == "query" and service.requests[-2].HasField("prompt_name")
     with pytest.raises(TypeError):
         client.embed(b"bytes")  # type: ignore[arg-type]
 

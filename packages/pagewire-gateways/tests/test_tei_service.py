@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import shutil
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -239,6 +240,23 @@ async def test_a_message_that_cannot_be_parsed_ends_its_stream(checkpoint):
         await until(lambda: service.frontend.parts.limits.num_calls == 0)
 
 
+async def test_prompts_and_the_length_of_the_checkpoint(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "sentences")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "find "}}')
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    async with run_service(folder, pool, **EMBEDS) as service:
+        info = await tei_pb2_grpc.InfoStub(service.channel).Info(tei_pb2.InfoRequest())
+        assert info.max_input_length == 8
+        long = text("zzz", prompt_name="query")
+        assert fields_of(await refusal(embed(service).Embed(long))) == ["inputs"], "TEI cuts on request only"
+        long.truncate = True
+        assert (await embed(service).Embed(long)).metadata.compute_tokens == 8
+        sent = service.engine.requests.get_nowait()
+        assert unpack_u32(sent.prompt_token_ids) == [BEGIN, *encode("find zz")]
+        tokens = await tokenize(service).Tokenize(tei_pb2.EncodeRequest(inputs="a", prompt_name="query"))
+        assert "".join(token.text for token in tokens.tokens) == "find a"
+
+
 async def test_a_deadline_ends_the_request(checkpoint):
     async with run_service(checkpoint, **EMBEDS) as service:
         call, sent, _ = await in_time(service, lambda seconds: embed(service).Embed(text(), timeout=seconds))
@@ -382,6 +400,8 @@ async def test_texts_are_ordered_by_relevance(checkpoint, tmp_path):
             (tei_pb2.RerankRequest(query="q", texts=["a", long]), "texts[1]"),
         ):
             assert fields_of(await refusal(rerank.Rerank(request))) == [field]
+        info = await tei_pb2_grpc.InfoStub(service.channel).Info(tei_pb2.InfoRequest())
+        assert info.model_type == tei_pb2.MODEL_TYPE_RERANKER
 
 
 async def test_labels_of_a_text(tmp_path):

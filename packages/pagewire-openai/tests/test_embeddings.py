@@ -1,6 +1,7 @@
 """POST /v1/embeddings, with the openai package's client."""
 
 import base64
+import shutil
 import struct
 
 import openai
@@ -61,6 +62,28 @@ async def test_elements_of_other_types(run_api):
         data = base64.b64decode(answer.json()["data"][0]["embedding"])
         words = (word << 16 for word in struct.unpack("<8H", data))
         assert struct.unpack("<8f", struct.pack("<8I", *words))[1:4] == tuple(expected[1:4])
+
+
+async def test_packed_signs_as_numbers_and_in_base64(run_api):
+    async with run_api(pool, pooling_type="last") as api:
+        bits = int("".join(str(int(value > 0)) for value in fake_vector(HI, LAST)), 2)
+        for dtype, number in (("ubinary", bits), ("binary", bits - 128)):
+            answer = await api.post("/v1/embeddings", input="x", embed_dtype=dtype)
+            assert answer.json()["data"][0]["embedding"] == [number]
+            answer = await api.post("/v1/embeddings", input="x", embed_dtype=dtype, encoding_format="base64")
+            assert base64.b64decode(answer.json()["data"][0]["embedding"]) == bytes([number & 0xFF])
+
+
+async def test_prompts_and_cuts_of_the_checkpoint(run_api, checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "sentences")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "find "}}')
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    async with run_api(pool, pooling_type="last", model_path=folder) as api:
+        answer = await api.post("/v1/embeddings", input=["z", "z" * 7], prompt_name="query")
+        whole, cut = answer.json()["data"]
+        assert cut["truncated_tokens"] == 5 and "truncated_tokens" not in whole
+        wrong = await api.post("/v1/embeddings", input="a", prompt_name="x")
+        assert wrong.json()["error"]["param"] == "prompt_name" and "query" in wrong.text
 
 
 WRONG = [

@@ -180,7 +180,7 @@ class AdapterTable(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
 
 class NamedAdapter(_message.Message):
-    __slots__ = ("name", "source", "digest", "rank", "bytes", "invocation_token_ids", "modules", "base", "pinned", "tenants", "loaded", "requests")
+    __slots__ = ("name", "source", "digest", "rank", "bytes", "invocation_token_ids", "modules", "base", "pinned", "tenants", "loaded", "requests", "virtual_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class NamedAdapter(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     digest: bytes
@@ -205,7 +206,8 @@ class NamedAdapter(_message.Message):
     tenants: _containers.RepeatedScalarFieldContainer[str]
     loaded: bool
     requests: int
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ...) -> None: ...
+    virtual_tokens: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter", "embeddings")
@@ -272,16 +274,18 @@ class AddRequest(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., embeddings: _Optional[_Union[InputEmbeddings, _Mapping]] = ...) -> None: ...
 
 class AdapterRef(_message.Message):
-    __slots__ = ("name", "source", "digest", "start")
+    __slots__ = ("name", "source", "digest", "start", "virtual_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     digest: bytes
     start: int
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
+    virtual_tokens: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., start: _Optional[int] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...
 
 class InputEmbeddings(_message.Message):
     __slots__ = ("dtype", "positions", "values")

@@ -338,12 +338,14 @@ class NewRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., blocks: _Optional[bytes] = ..., sequence_index: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ..., grammar: _Optional[str] = ..., tenant: _Optional[str] = ..., pooling: _Optional[_Union[_engine_pb2.Pooling, _Mapping]] = ..., adapter: _Optional[_Union[RowAdapter, _Mapping]] = ..., embeddings: _Optional[_Union[_engine_pb2.InputEmbeddings, _Mapping]] = ...) -> None: ...
 
 class RowAdapter(_message.Message):
-    __slots__ = ("digest", "start")
+    __slots__ = ("digest", "start", "virtual_tokens")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     digest: bytes
     start: int
-    def __init__(self, digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
+    virtual_tokens: int
+    def __init__(self, digest: _Optional[bytes] = ..., start: _Optional[int] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...
 
 class ForkRow(_message.Message):
     __slots__ = ("row", "source_row", "sequence_index")
@@ -430,7 +432,7 @@ class LoadAdapter(_message.Message):
     def __init__(self, number: _Optional[int] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class AdapterLoaded(_message.Message):
-    __slots__ = ("number", "digest", "rank", "bytes", "invocation_token_ids", "problem", "modules", "base")
+    __slots__ = ("number", "digest", "rank", "bytes", "invocation_token_ids", "problem", "modules", "base", "virtual_tokens")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -439,6 +441,7 @@ class AdapterLoaded(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     MODULES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     number: int
     digest: bytes
     rank: int
@@ -447,7 +450,8 @@ class AdapterLoaded(_message.Message):
     problem: str
     modules: _containers.RepeatedScalarFieldContainer[str]
     base: str
-    def __init__(self, number: _Optional[int] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., problem: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ...) -> None: ...
+    virtual_tokens: int
+    def __init__(self, number: _Optional[int] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., problem: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...
 
 class DropAdapter(_message.Message):
     __slots__ = ("digest",)

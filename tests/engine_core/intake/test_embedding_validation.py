@@ -66,6 +66,57 @@ def test_values_go_to_the_row_and_nothing_is_drafted() -> None:
     assert encoded.embeddings == message().embeddings
 
 
+def virtual(handle: int = 1, count: int = 4, digest: bytes = b"d") -> AddRequest:
+    made = add_request(handle, [0] * count + [*range(20, 29)], max_tokens=2)
+    made.adapter.name, made.adapter.source, made.adapter.digest = "soft", "/soft", digest * 32
+    made.adapter.virtual_tokens = count
+    return made
+
+
+VIRTUAL: dict[str, Callable[[AddRequest], object]] = {
+    "alone": lambda m: setattr(m.adapter, "virtual_tokens", 13),
+    "later": lambda m: setattr(m.adapter, "start", 1),
+    "scores": lambda m: m.prompt_logprobs.CopyFrom(top(1)),
+    "values": lambda m: m.embeddings.CopyFrom(message().embeddings),
+}
+
+
+@pytest.mark.parametrize("case", VIRTUAL)
+def test_virtual_tokens_that_are_refused(case: str) -> None:
+    VIRTUAL[case](changed := virtual())
+    with pytest.raises(Refused, match="virtual tokens") as refused:
+        make_request(changed, b"", 0.0, LIMITS)
+    assert refused.value.field == "adapter"
+
+
+def test_virtual_tokens_of_a_worker_that_takes_token_ids_alone() -> None:
+    with pytest.raises(Refused) as refused:
+        make_request(virtual(), b"", 0.0, OTHERS)
+    assert (refused.value.field, refused.value.reason) == ("adapter", "FEATURE_UNSUPPORTED")
+
+
+def test_virtual_tokens_go_to_the_row_and_nothing_is_drafted() -> None:
+    request = make_request(virtual(), b"", 0.0, LIMITS)
+    assert request.max_drafts == 0
+    row = NewRow(0, request.prompt, 13, [0], 0, request.parameters)
+    [encoded] = encode_plan(Plan(new_rows=[row])).new_rows
+    assert (encoded.adapter.digest, encoded.adapter.virtual_tokens) == (b"d" * 32, 4)
+
+
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [
+        (virtual(2), 12),
+        (virtual(2, digest=b"e"), 0),
+        (virtual(2, count=3), 0),
+        (add_request(2, [0] * 4 + [*range(20, 29)], max_tokens=2), 0),
+    ],
+)
+def test_prefixes_behind_virtual_tokens_are_shared(second: AddRequest, found: int) -> None:
+    """Those of one adapter. Gateways are not told of them: they have no ids."""
+    assert cached_of_second(virtual(), second) == (found, 3 * (not second.HasField("adapter")))
+
+
 @pytest.mark.parametrize(
     ("second", "found"),
     [
@@ -78,16 +129,22 @@ def test_values_go_to_the_row_and_nothing_is_drafted() -> None:
     ],
 )
 def test_prefixes_of_equal_values_are_shared(second: AddRequest, found: int) -> None:
-    """Blocks have 4 tokens. None is told to gateways, which know blocks by their tokens."""
+    """None is told to gateways, which know blocks by their tokens."""
+    assert cached_of_second(message(), second) == (found, 0)
+
+
+def cached_of_second(first: AddRequest, second: AddRequest) -> tuple[int, int]:
+    """Returns the tokens of a request that another one leaves in the cache, and how many blocks, of 4 tokens,
+    gateways are told of."""
     world = World()
+    world.worker.adapters = {each.adapter.digest for each in (first, second)}
     log = world.scheduler.prefix_cache.logged()
-    for each in (message(), second):
+    for each in (first, second):
         world.messages[each.handle] = each
         world.worker.namespaces[each.handle] = ("", "")
         world.scheduler.add(make_request(each, b"", 0.0, LIMITS))
         world.finish()
-    assert world.ledger.cached[2] == found
-    assert len(log) == 0
+    return world.ledger.cached[2], len(log)
 
 
 def test_values_of_which_the_model_makes_nan_are_at_fault() -> None:

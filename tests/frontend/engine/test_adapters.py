@@ -1,14 +1,30 @@
 """Names of adapters: which callers may use them, and what becomes of them with the cores."""
 
 import asyncio
+from array import array
 from typing import Any
 
 import pytest
 
 from frontend.auth.caller import ANONYMOUS, Caller, Terms
 from frontend.engine.adapters import MAX_FORMER, AdapterCatalogue
-from frontend.errors import AdapterChanged, AdaptersDiffer, EngineRefused, InvalidRequest, ModelNotFound
-from frontend.streams.request_adapter import apply, named_by
+from frontend.errors import (
+    AdapterChanged,
+    AdaptersDiffer,
+    ContextLengthExceeded,
+    EngineRefused,
+    InvalidRequest,
+    ModelNotFound,
+    Unsupported,
+)
+from frontend.prompts.prompt_encoding import TokenizedPrompt
+from frontend.streams.request_adapter import (
+    Request,
+    apply,
+    check_virtual_tokens,
+    named_by,
+    with_virtual_tokens,
+)
 from pagewire.internal.v1.engine_pb2 import (
     AdapterResult,
     AdapterTable,
@@ -19,6 +35,7 @@ from pagewire.internal.v1.engine_pb2 import (
     Welcome,
 )
 from pagewire.v1.generation_pb2 import Continuation, GenerateRequest
+from pagewire.v1.pooling_pb2 import ClassifyRequest, EmbedRequest, ScoreContinuationsRequest
 
 
 class FakeCore:
@@ -39,9 +56,11 @@ class FakeQuestions:
     def __init__(self) -> None:
         self.answers: list[UtilityResult] = []
         self.asked: list[Utility] = []
+        self.patience: list[float | None] = []
 
     async def of_all(self, call: Utility, seconds: float | None = 1.0) -> list[tuple[object, UtilityResult]]:
         self.asked.append(call)
+        self.patience.append(seconds)
         return [(None, answer) for answer in self.answers]
 
 
@@ -117,6 +136,7 @@ def test_first_use(catalogue: AdapterCatalogue, questions: FakeQuestions) -> Non
         assert asyncio.run(catalogue.resolve("x", b"", ANONYMOUS)) == adapter("x")
     (call,) = questions.asked
     assert call.load_adapter == NamedAdapter(name="x", source="/adapters/x")
+    assert questions.patience == [None], "a load may take minutes, and wait for those before it"
     for name in ("..", "a/b", ".hidden", "x" * 200):
         with pytest.raises(ModelNotFound):
             asyncio.run(catalogue.resolve(name, b"", ANONYMOUS))
@@ -190,3 +210,32 @@ def test_where_it_begins(invocation: list[int], prompt: list[int], start: int | 
     reference = applied.reference()
     assert (None if reference is None else reference.start) == start
     assert applied.shown().HasField("start") is (start is not None)
+
+
+def test_virtual_tokens_stand_before_the_prompt() -> None:
+    soft, prompt = adapter("x", virtual_tokens=3), TokenizedPrompt(array("I", [5, 6]))
+    read = with_virtual_tokens(prompt, 3, 6, prompt_only=False)
+    assert (read.token_ids.tolist(), read.known_ids.tolist()) == ([0, 0, 0, 5, 6], [5, 6])
+    assert len(with_virtual_tokens(prompt, 3, 5, prompt_only=True).token_ids) == 5
+    with pytest.raises(ContextLengthExceeded, match="5 tokens leave no room for output in a context of 5"):
+        with_virtual_tokens(prompt, 3, 5, prompt_only=False)
+    reference = apply(soft, read.token_ids).reference()
+    assert reference is not None and (reference.virtual_tokens, reference.start) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (GenerateRequest(prompt={"embeddings": {}}), "prompt.embeddings"),
+        (GenerateRequest(output={"echo": True}), "output.echo"),
+        (GenerateRequest(output={"prompt_logprobs": {}}), "output.prompt_logprobs"),
+        (GenerateRequest(output={"prompt_token_ids": True}), "output.prompt_token_ids"),
+        (EmbedRequest(), "model"),
+        (ClassifyRequest(), "model"),
+        (ScoreContinuationsRequest(), "model"),
+    ],
+)
+def test_what_virtual_tokens_cannot_have(request_: Request, field: str) -> None:
+    check_virtual_tokens(request_, adapter("lora"))
+    with pytest.raises((InvalidRequest, Unsupported), match=f"{field}.*virtual tokens"):
+        check_virtual_tokens(request_, adapter("soft", virtual_tokens=3))

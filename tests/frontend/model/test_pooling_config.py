@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
+from frontend.model.text_defaults import TextDefaults
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_CLS,
@@ -56,6 +57,32 @@ def test_files_of_sentence_transformers(tmp_path: Path, kinds, pooling, expected
     assert read_pooling(folder, "auto") == PoolingDefaults(*expected)
     assert read_pooling(folder, "none") is None
     assert read_pooling(folder, "mean") == PoolingDefaults(POOLING_TYPE_MEAN, True)
+
+
+def test_prompts_and_the_length_of_texts(tmp_path: Path):
+    folder = write(tmp_path, modules("Transformer", "Pooling"), LAST)
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "0_Transformer").mkdir()
+    (folder / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": 256}')
+    prompts = folder / "config_sentence_transformers.json"
+    prompts.write_text('{"prompts": {"query": "q: "}, "default_prompt_name": null}')
+    found = read_pooling(folder, "auto")
+    assert found is not None and found.texts == TextDefaults({"query": "q: "}, "", 256)
+    assert (found.texts.longest(128), found.texts.longest(512)) == (128, 256)
+    for wrong, why in (
+        ('{"prompts": ["query"]}', "must be texts by name"),
+        ('{"prompts": {"query": 1}}', "must be texts by name"),
+        ('{"prompts": {}, "default_prompt_name": "query"}', "there is no prompt 'query'"),
+    ):
+        prompts.write_text(wrong)
+        with pytest.raises(StartupError, match=why):
+            read_pooling(folder, "auto")
+    prompts.unlink()
+    (folder / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": "long"}')
+    with pytest.raises(StartupError, match="max_seq_length must be a number"):
+        read_pooling(folder, "auto")
 
 
 DENSE_FIELDS = {

@@ -1,6 +1,7 @@
 """Embed: requests that are one to their client."""
 
 import asyncio
+import json
 import shutil
 
 import grpc
@@ -87,6 +88,47 @@ async def test_dimensions_normalization_and_raw_elements(checkpoint):
         assert list(response.embeddings[0].raw.shape) == [3]
 
 
+@pytest.fixture
+def sentences(checkpoint, tmp_path):
+    """A checkpoint with prompts, of texts with at most 8 tokens."""
+    folder = tmp_path / "sentences"
+    shutil.copytree(checkpoint, folder)
+    prompts = {"prompts": {"query": "find ", "document": ""}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8}))
+    return folder
+
+
+async def test_prompts_of_the_checkpoint_precede_texts(sentences):
+    async with embedding(sentences, pool) as service:
+        for name, before in ((None, "find "), ("query", "find "), ("document", ""), ("", "")):
+            await service.pooling.Embed(request_of("a", prompt_name=name))
+            sent = await next_of(service.engine.requests)
+            assert unpack_u32(sent.prompt_token_ids) == [BEGIN, *encode(f"{before}a")]
+        await service.pooling.Embed(request_of([7, 8]))  # ids have none by default
+        assert unpack_u32((await next_of(service.engine.requests)).prompt_token_ids) == [7, 8]
+        assert (await refused(service, request_of([7], prompt_name="query")))[1] == ["prompt_name"]
+        with pytest.raises(grpc.aio.AioRpcError, match="must be one of: query, document"):
+            await service.pooling.Embed(request_of("a", prompt_name="passage"))
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert dict(model.embedding_texts.prompts) == {"query": "find ", "document": ""}
+        assert model.embedding_texts.default_prompt_name == "query"
+        assert model.embedding_texts.max_seq_length == 8
+
+
+async def test_texts_are_cut_after_max_seq_length(sentences):
+    async with embedding(sentences, pool) as service:
+        texts = request_of("z" * 10, "zz", prompt_name="")
+        texts.inputs.add(text="y" + "z" * 9, truncate_to=4)  # the request says where, and at which end
+        response = await service.pooling.Embed(texts)
+        assert [each.truncated_tokens for each in response.embeddings] == [3, 0, 7]
+        sent = [unpack_u32((await next_of(service.engine.requests)).prompt_token_ids) for _ in range(3)]
+        kept = [[BEGIN, *encode(text)] for text in ("z" * 7, "zz", "zzz")]
+        assert sorted(sent) == sorted(kept) and response.usage.prompt_tokens == sum(map(len, kept))
+        (ids,) = (await service.pooling.Embed(request_of([7] * 9))).embeddings
+        assert not ids.truncated_tokens, "ids are as the client has them"
+
+
 async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoint):
     fields = {"priority": -3, "tenant": "acme", "cache": {"salt": "s", "bypass": True}}
     async with embedding(checkpoint, pool) as service:
@@ -107,6 +149,8 @@ async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoi
         ({}, ["a", "a" * 200], "inputs[1]"),
         ({"dimensions": 9}, ["a"], "dimensions"),
         ({"raw_dtype": "int8"}, ["a"], "raw_dtype"),
+        ({"raw_dtype": "binary", "dimensions": 7}, ["a"], "raw_dtype"),
+        ({"prompt_name": "query"}, ["a"], "prompt_name"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
         ({"request_id": "a" * 252}, ["a"], "request_id"),
         ({"priority": 1001}, ["a"], "priority"),

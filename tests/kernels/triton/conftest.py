@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ import kernels.triton
 import kernels.triton.requirements  # before the variable is set: the operations of kernels/ stay torch's
 from tests.conftest import on_a_gpu
 from tests.kernels.tolerances import TOLERANCES
+
+if TYPE_CHECKING:
+    from ptx_emulator.launch import Emulator
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,19 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.fixture(autouse=True)
-def device_without_a_card(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `--emulate-gpu`, launches run the PTX that they compile to."""
+def device_without_a_card(request: pytest.FixtureRequest) -> Iterator["Emulator | None"]:
+    """With `--emulate-gpu`, launches run the PTX that they compile to. None: without."""
     capability = request.config.option.emulate_gpu
     if capability is not None and capability < 89 and "8_bits" in request.node.name:
         pytest.skip("cards before 8.9 cannot convert to float8 e4m3")
     if capability is None:
-        yield
+        yield None
         return
     # It imports kernels, as they are: where they are interpreted, not before that is said.
     from ptx_emulator.launch import emulating
 
-    with emulating(capability):
-        yield
+    with emulating(capability) as emulator:
+        yield emulator
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from pagewire.checkpoints.paths import HubName, hub_name, with_local_model
+from pagewire.checkpoints.paths import HubName, hub_adapters, hub_name, with_local_model
 from pagewire.config import EngineConfig, ServeConfig
 from pagewire.errors import StartupError
 
@@ -75,6 +75,40 @@ def test_revision_and_folder_of_the_download(model: str, tmp_path: Path, monkeyp
     assert [asked[0][name] for name in ("repo", "revision", "cache_dir")] == [NAME, "main", tmp_path / "hub"]
     with_local_model(ServeConfig(model=NAME))
     assert asked[1]["cache_dir"] is None and asked[1]["revision"] is None
+
+
+ADAPTER = "some-org/Some-Adapter"
+
+
+def test_adapters_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Folders stay as they are; of a repository only the two files of an adapter are downloaded."""
+    asked: list[tuple[str, object, object]] = []
+
+    def snapshot(repo: str, *, allow_patterns: list[str], revision: str | None, **options: Any) -> str:
+        asked.append((repo, revision, allow_patterns))
+        (tmp_path / repo).mkdir(parents=True, exist_ok=True)
+        (tmp_path / repo / "adapter_config.json").touch()
+        return str(tmp_path / repo)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    lora = (f"a={ADAPTER}@v2", f"b={tmp_path}", f"c={ADAPTER}", "d=./some/folder")
+    assert hub_adapters(lora) and not hub_adapters(lora[1:2])
+    config = with_local_model(ServeConfig(model="demo", lora=lora))
+    folder = tmp_path / ADAPTER
+    assert config.lora == (f"a={folder}", lora[1], f"c={folder}", lora[3])
+    files = ["adapter_config.json", "adapter_model.safetensors"]
+    assert asked == [(ADAPTER, "v2", files), (ADAPTER, None, files)]
+    (folder / "adapter_config.json").unlink()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+    with pytest.raises(StartupError, match="has no adapter_config.json"):
+        with_local_model(ServeConfig(model="demo", lora=lora))
+
+
+def test_an_adapter_that_is_not_there_says_what_to_do(offline: Path):
+    with pytest.raises(StartupError) as failed:
+        with_local_model(ServeConfig(model="demo", lora=(f"a={ADAPTER}",)))
+    assert failed.value.what == f"cannot load the adapter {ADAPTER!r}"
+    assert "not in the local cache" in failed.value.why and "HF_HUB_OFFLINE" in failed.value.todo
 
 
 def test_a_tokenizer_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

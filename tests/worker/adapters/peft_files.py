@@ -55,6 +55,30 @@ def write_adapter(base: Path, folder: Path, merge: bool = True, std: float = 0.1
     return folder
 
 
+def write_virtual_tokens(base: Path, folder: Path, count: int, config: str = "PromptTuningConfig") -> Path:
+    """Writes an adapter of random virtual tokens, and returns its folder. config: class of peft."""
+    import peft  # takes seconds
+
+    torch.manual_seed(count)
+    with warnings.catch_warnings(action="ignore"):
+        model = AutoModelForCausalLM.from_pretrained(base)
+        adapted = peft.get_peft_model(
+            model, getattr(peft, config)(task_type="CAUSAL_LM", num_virtual_tokens=count)
+        )
+        for parameter in adapted.prompt_encoder.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        adapted.save_pretrained(folder)
+    return folder
+
+
+def read_with_peft(base: Path, folder: Path) -> Any:
+    """Returns the model with an adapter, as peft has it."""
+    from peft import PeftModel
+
+    with warnings.catch_warnings(action="ignore"):
+        return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
+
+
 def load(folder: Path, model: LanguageModel, expected: bytes = b"", max_bytes: int = MAX_BYTES) -> Adapter:
     """load_adapter(), by default of any digest."""
     return load_adapter(folder, model, expected, max_bytes)

@@ -26,6 +26,7 @@ from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from ptx_emulator.compile_check import Compiled, compiling
 from tests.checkpoints import make_checkpoint
+from tests.worker.adapters.test_rows import adapter_of, synthetic
 from tests.worker.cuda.host_devices import load_on
 from tests.worker.fakes import Driver, resolved_params
 from worker.cuda.backend import CudaBackend
@@ -74,8 +75,13 @@ def offline() -> Iterator[list[Compiled]]:
 
 def serve(driver: Driver) -> None:
     """Any number of rows, prompts of any length in pieces, beside rows that decode; forks; whatever rows may
-    ask of the sampler."""
-    rng = random.Random(5)
+    ask of the sampler. Where there are adapters, some rows have one."""
+    rng, choose = random.Random(5), random.Random(7)
+    backend: Any = driver.runner.backend  # type: ignore[attr-defined]
+    owners = [None]
+    for number in range(2) if backend.adapters is not None else ():
+        backend.adapters.store.add(synthetic(backend.model, number))
+        owners.append(number)
     for step in range(60):
         for _ in range(rng.choice([0, 0, 1, 1, 3])):
             if len(driver.free_rows) > 2:
@@ -83,7 +89,8 @@ def serve(driver: Driver) -> None:
                 params = resolved_params(**rng.choice(PARAMS))
                 prompt = [1] * rng.choice([1, 2, 15, 16, 17, 50])
                 siblings = step % 5 == 0 and len(prompt) < 16
-                driver.add(prompt, rng.randint(1, 12), params, n=1 + siblings, wants=wants)
+                adapter = adapter_of(choose.choice(owners))
+                driver.add(prompt, rng.randint(1, 12), params, 1 + siblings, wants=wants, adapter=adapter)
         driver.step()
     driver.run()
     driver.step()  # rows that have ended
@@ -227,6 +234,7 @@ def main() -> None:
             "cold": story(folder, False),  # the first: Triton compiles once in a process
             "graphs": story(folder, True, num_blocks=0, gpu_memory_utilization=0.9),
             "eager": story(folder, True, enforce_eager=True),
+            "adapters": story(folder, True, enforce_eager=True, max_loras=2),
         }
         experts = folder / "experts"
         experts.mkdir()

@@ -1,6 +1,7 @@
 """Heads behind a pooled vector: what transformers and sentence-transformers compute."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
-from pagewire.checkpoints.heads import CLASSIFIER, DENSE
+from frontend.model.pooling_config import TYPES
+from pagewire.checkpoints.heads import CLASSIFIER, DENSE, classifier_modules, read_classes
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_CLS,
@@ -23,7 +25,7 @@ from pagewire.internal.v1.engine_pb2 import (
 )
 from tests.worker.fakes import Driver
 from tests.worker.pooling.test_rows import FITTING, PROMPTS, vectors
-from worker.pooling.stages import Head, Stage
+from worker.pooling.stages import BLOCK, Head, Stage
 
 
 def classifier(whole: Path, folder: Path, labels: int) -> tuple[Path, str]:
@@ -60,6 +62,51 @@ def test_logits_are_those_of_transformers(
             expected = model(torch.tensor([prompt])).logits[0].numpy()
         assert np.abs(np.array(logits) - expected).max() < 5e-4
     assert [vectors(driver, pooling, [prompt])[0] for prompt in PROMPTS] == found
+
+
+@pytest.mark.parametrize(
+    ("family", "labels", "fields"),
+    [
+        ("bert", 3, {}),
+        ("roberta", 1, {}),
+        ("xlm_roberta", 2, {}),
+        ("modern_bert", 2, {}),
+        (
+            "modern_bert",
+            1,
+            {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "norm_eps": 1e-3},
+        ),
+    ],
+)
+def test_logits_of_encoders_are_those_of_transformers(
+    checkpoint: Callable[..., Path], tmp_path: Path, family: str, labels: int, fields: dict[str, object]
+):
+    """The first token's state, or the mean, through what each family has before the classifier."""
+    whole = checkpoint(family, hidden_size=64, **fields)
+    torch.manual_seed(5)
+    model = AutoModelForSequenceClassification.from_pretrained(whole, num_labels=labels).eval()
+    for name, parameter in model.named_parameters():
+        if re.match(r"classifier|head|bert\.pooler", name):
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path)
+    driver = Driver(tmp_path, record=False, dtype="float32", block_size=16)
+    assert list(driver.ready.model.head_sizes) == [0, labels]
+    classes = read_classes(json.loads((tmp_path / "config.json").read_text()))
+    assert classes is not None and len(classes.labels) == labels
+    found = vectors(driver, Pooling(type=TYPES[classes.pooling], head=CLASSIFIER))
+    for prompt, logits in zip(PROMPTS, found, strict=True):
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0].numpy()
+        assert np.abs(np.array(logits) - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("classifier_pooling", "max"), ("classifier_activation", "relu"), ("norm_eps", 2)]
+)
+def test_classifiers_of_modern_bert_that_are_not_known(field: str, value: object):
+    config = {"architectures": ["ModernBertForSequenceClassification"], field: value}
+    with pytest.raises(StartupError, match=f"config.json: {field}"):
+        assert read_classes(config) and classifier_modules(config)
 
 
 def test_a_classifier_without_or_with_another_matrix(checkpoint: Callable[..., Path], tmp_path: Path):
@@ -134,11 +181,21 @@ def test_random_weights_have_random_heads(checkpoint: Callable[..., Path], tmp_p
 def test_a_product_is_that_of_float64_and_finite():
     generator = np.random.default_rng(3)
     weight, x = generator.standard_normal((5, 3000), np.float32), generator.standard_normal(3000, np.float32)
-    found = Stage(weight)(x)
+    (found,) = Stage(weight)(x[None])
     assert found.dtype == np.float32 and np.abs(found - weight.astype(np.float64) @ x).max() < 1e-4
-    assert Head((Stage(weight), Stage(np.eye(5, dtype=np.float32) * 1000, None, "Sigmoid")))(x).tolist() == [
-        float(value > 0) for value in found
-    ]
+    head = Head((Stage(weight), Stage(np.eye(5, dtype=np.float32) * 1000, None, "Sigmoid")))
+    assert head(x[None]).tolist() == [[float(value > 0) for value in found]]
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 768), (300, 1000), (3, BLOCK + 1), (1024, 33)])
+def test_a_product_has_the_bits_that_it_has_alone(shape: tuple[int, int]):
+    """Whatever block of the weight a row is in, and however many vectors there are."""
+    generator = np.random.default_rng(4)
+    weight = generator.standard_normal(shape, np.float32)
+    x = generator.standard_normal((7, shape[1]), np.float32)
+    alone = np.stack([[np.add.reduce(row * vector) for row in weight] for vector in x])
+    assert (Stage(weight)(x).view(np.uint32) == alone.view(np.uint32)).all()
+    assert (Stage(weight)(x[3:4]).view(np.uint32) == alone[3:4].view(np.uint32)).all()
 
 
 @pytest.mark.cpu_kernels

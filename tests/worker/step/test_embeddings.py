@@ -119,6 +119,24 @@ def test_a_row_that_does_not_fit_is_refused(changes: dict[str, object], problem:
         EmbeddingRows(torch.float32).add_row(0, new_row(**changes), [0, 0, 0], [])
 
 
+def virtual_row(count: int, **fields: object) -> worker_pb2.NewRow:
+    adapter = worker_pb2.RowAdapter(digest=b"d", virtual_tokens=count)
+    return worker_pb2.NewRow(adapter=adapter, **fields)  # type: ignore[arg-type]
+
+
+def test_virtual_tokens_that_do_not_fit_are_refused():
+    rows = EmbeddingRows(torch.float32, {b"d": torch.ones(2, 3)}.get)
+    rows.add_row(0, virtual_row(2), [0, 0, 5], [])
+    for count, prompt in ((1, [0, 0, 5]), (3, [0, 0, 0, 5]), (2, [0, 0])):
+        with pytest.raises(PlanError, match="virtual tokens"):
+            rows.add_row(1, virtual_row(count), prompt, [])
+    with pytest.raises(PlanError, match="embeddings and virtual tokens"):
+        rows.add_row(2, virtual_row(2, embeddings=new_row().embeddings), [0, 0, 0], [])
+    with pytest.raises(PlanError, match="not loaded"):
+        EmbeddingRows(torch.float32).add_row(0, virtual_row(2), [0, 0, 5], [])
+
+
 def test_ids_that_stand_for_nothing_are_left_out():
     assert tokens_of_prompt(new_row(), [7, 8, 9]) == [8]
+    assert tokens_of_prompt(virtual_row(2), [7, 8, 9]) == [9]
     assert tokens_of_prompt(worker_pb2.NewRow(), [7, 8, 9]) == [7, 8, 9]

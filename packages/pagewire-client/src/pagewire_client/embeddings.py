@@ -1,13 +1,16 @@
-"""Prompts of embeddings, from tensors of PyTorch and arrays of NumPy, neither of which is imported."""
+"""Prompts of embeddings, from tensors of PyTorch and arrays of NumPy, neither of which is imported; and
+vectors of answers."""
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from pagewire.v1 import prompt_pb2
+from pagewire.v1 import pooling_pb2, prompt_pb2
 
 FIELD = "prompt_embeds"
 """As in vLLM: {"prompt_embeds": tensor}."""
+Precision = Literal["float32", "binary", "ubinary"]
+"""As in sentence-transformers: numbers, or bytes with the signs of eight (int8 or uint8)."""
 
 
 def to_tensor(prompt: Mapping[str, Any]) -> prompt_pb2.Tensor:
@@ -20,3 +23,19 @@ def to_tensor(prompt: Mapping[str, Any]) -> prompt_pb2.Tensor:
     if hasattr(values, "detach"):
         values = values.detach().cpu().contiguous().view(sys.modules["torch"].uint8).numpy()
     return prompt_pb2.Tensor(dtype=dtype, shape=shape, data=values.tobytes())
+
+
+def dtype_of(precision: Precision) -> str:
+    """Returns EmbedRequest.raw_dtype."""
+    return "" if precision == "float32" else precision
+
+
+def to_vectors(response: pooling_pb2.EmbedResponse) -> list[list[float]]:
+    """Returns the numbers of each vector; of packed signs the bytes, int8 or uint8."""
+    return [_numbers(each) for each in response.embeddings]
+
+
+def _numbers(vector: pooling_pb2.Embedding) -> list[float]:
+    if vector.raw.dtype == "int8":
+        return list(memoryview(vector.raw.data).cast("b"))
+    return list(vector.raw.data) if vector.raw.dtype else list(vector.values)

@@ -19,6 +19,7 @@ from pagewire.v1 import (
     prompt_pb2,
     tokenizer_pb2,
 )
+from pagewire_client.embeddings import Precision, dtype_of, to_vectors
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.frontends import FrontendStatus, frontend_states
 from pagewire_client.params import (
@@ -304,6 +305,8 @@ class Client:
         *,
         dimensions: int | None = None,
         normalize: bool | None = None,
+        precision: Precision = "float32",
+        prompt_name: str | None = None,
         request_id: str = "",
         priority: int = 0,
         tenant: str = "",
@@ -314,7 +317,8 @@ class Client:
         """Returns a vector per input: of one text or list of token ids, or of several.
 
         dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
-        Other options: see RequestOptions.
+        precision: see Precision. prompt_name: which prompt of the checkpoint precedes each text; "": none;
+        None: its default. Other options: see RequestOptions.
         """
         request = pooling_pb2.EmbedRequest(
             request_id=request_id,
@@ -322,12 +326,14 @@ class Client:
             inputs=to_prompts(inputs),
             dimensions=dimensions,
             normalize=normalize,
+            raw_dtype=dtype_of(precision),
+            prompt_name=prompt_name,
             priority=priority,
             tenant=tenant,
             cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
         )
         response = self._unary(channel.EMBED, request, timeout)
-        return [list(embedding.values) for embedding in response.embeddings]
+        return to_vectors(response)
 
     def classify(
         self,

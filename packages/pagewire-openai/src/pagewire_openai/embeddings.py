@@ -8,7 +8,7 @@ from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
-from frontend.vectors import as_dtype
+from frontend.vectors import PACKED, as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import read_in_turn, request_id_of
@@ -27,6 +27,7 @@ EMBEDDINGS: Table = {
     "embed_dtype": Field(values.text, "raw_dtype"),
     "endianness": Field(values.nothing("little", "native")),
     "dimensions": Field(values.count, "dimensions"),
+    "prompt_name": Field(values.text, "prompt_name"),
     "user": Field(values.anything),
     "normalize": Field(values.boolean, "normalize"),
     "add_special_tokens": Field(values.boolean),
@@ -54,6 +55,7 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
                 "object": "embedding",
                 "index": index,
                 "embedding": _encoded(column, encoding, request.raw_dtype),
+                **({"truncated_tokens": vectors.truncated[index]} if vectors.truncated[index] else {}),
             }
             for index, column in enumerate(vectors.columns)
         ]
@@ -77,14 +79,17 @@ def _read(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
     read_fields(body, EMBEDDINGS, request, names)
     if given(body, "encoding_format", "float") not in _ENCODINGS:
         raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
-    if request.raw_dtype not in ("", "float32") and given(body, "encoding_format", "float") != "base64":
+    has_numbers = given(body, "encoding_format", "float") != "base64"
+    if has_numbers and request.raw_dtype in ("float16", "bfloat16"):
         raise InvalidRequest({"embed_dtype": "needs encoding_format base64: numbers are float32"})
     request.inputs.extend(read_inputs(body, names))
 
 
 def _encoded(column: bytes, encoding: str, dtype: str) -> list[float] | str:
-    """Returns a float32 column as numbers, or in base64 as elements of a type; "": float32. Raises
-    InvalidRequest."""
+    """Returns a float32 column as numbers, or in base64 as elements of a type; "": float32. Packed signs are
+    numbers, too. Raises InvalidRequest."""
     if encoding == "base64":
         return b64encode(as_dtype(column, dtype or "float32")).decode()
+    if dtype in PACKED:
+        return list(memoryview(as_dtype(column, dtype)).cast("b" if PACKED[dtype] == "int8" else "B"))
     return unpack_f32(column)

@@ -268,9 +268,10 @@ def test_what_is_captured_has_been_launched():
 def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
     """Neither in graphs nor without, nor for experts and latents; and the watch, which would tell, sees what
     there is to see."""
-    for mode in ("graphs", "eager"):
+    for mode in ("graphs", "eager", "adapters"):
         assert served[mode]["late"] == []
         assert "_attention_kernel" in served[mode]["at_start"]
+    assert "_shrink_kernel" in served["adapters"]["at_start"]
     assert served["experts"]["late"] == []
     assert {"_grouped_kernel", "_latent_kernel"} < set(served["experts"]["at_start"])
     assert "_attention_kernel" in served["cold"]["late"]

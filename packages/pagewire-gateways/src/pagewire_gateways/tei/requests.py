@@ -1,5 +1,7 @@
 """Messages of tei.v1 as requests of ours."""
 
+from collections.abc import Callable
+
 from frontend.errors import InvalidRequest, Unsupported
 from pagewire.v1 import pooling_pb2, prompt_pb2, tokenizer_pb2
 from pagewire_gateways.protos import tei_pb2
@@ -24,10 +26,11 @@ _SIDES = {
 
 def read_embed(message: tei_pb2.EmbedRequest, max_length: int) -> pooling_pb2.EmbedRequest:
     """Returns the request for a vector. max_length: tokens of an input. Raises InvalidRequest."""
-    _require_no_prompt_name(message)
     request = pooling_pb2.EmbedRequest(normalize=message.normalize if message.HasField("normalize") else True)
     if message.HasField("dimensions"):
         request.dimensions = message.dimensions
+    if message.HasField("prompt_name"):
+        request.prompt_name = message.prompt_name
     prompt = request.inputs.add(text=message.inputs)
     truncate(prompt, message.truncate, message.truncation_direction, max_length)
     return request
@@ -41,7 +44,7 @@ def read_predict(
         raise Unsupported({"raw_scores": "are not served: the checkpoint says what its numbers become"})
     texts = [message.inputs] if isinstance(message, tei_pb2.PredictRequest) else list(message.inputs)
     if len(texts) == 2:
-        raise Unsupported({"inputs": "are a pair, which no model is served for"})
+        raise Unsupported({"inputs": "are a pair, which Rerank scores"})
     if len(texts) != 1:
         raise InvalidRequest({"inputs": f"must be one text, or two, not {len(texts)}"})
     request = pooling_pb2.ClassifyRequest()
@@ -74,11 +77,13 @@ def truncate(prompt: prompt_pb2.Prompt, wanted: bool, direction: int, max_length
         prompt.truncate_to, prompt.truncation_side = max_length, side
 
 
-def read_encode(message: tei_pb2.EncodeRequest) -> tokenizer_pb2.TokenizeRequest:
-    """Returns the request for tokens. Raises Unsupported."""
-    _require_no_prompt_name(message)
+def read_encode(
+    message: tei_pb2.EncodeRequest, prompt: Callable[[str | None], str]
+) -> tokenizer_pb2.TokenizeRequest:
+    """Returns the request for tokens. prompt: returns that of a name. Raises InvalidRequest."""
+    before = prompt(message.prompt_name if message.HasField("prompt_name") else None)
     request = tokenizer_pb2.TokenizeRequest(offsets=True)
-    request.prompts.add(text=message.inputs, add_special_tokens=message.add_special_tokens)
+    request.prompts.add(text=before + message.inputs, add_special_tokens=message.add_special_tokens)
     return request
 
 
@@ -87,8 +92,3 @@ def read_decode(message: tei_pb2.DecodeRequest) -> tokenizer_pb2.DetokenizeReque
     request = tokenizer_pb2.DetokenizeRequest(skip_special_tokens=message.skip_special_tokens)
     request.sequences.add(ids=message.ids)
     return request
-
-
-def _require_no_prompt_name(message: tei_pb2.EmbedRequest | tei_pb2.EncodeRequest) -> None:
-    if message.HasField("prompt_name"):
-        raise Unsupported({"prompt_name": "is not served: write the prompt before the text"})

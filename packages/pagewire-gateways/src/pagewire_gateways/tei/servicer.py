@@ -66,9 +66,9 @@ class TeiServicer(
             version=__version__,
             model_id=parts.model.name,
             model_dtype=facts.model.dtype,
-            model_type=tei_pb2.MODEL_TYPE_CLASSIFIER if parts.model.classes else tei_pb2.MODEL_TYPE_EMBEDDING,
+            model_type=_model_type(parts),
             max_concurrent_requests=parts.config.max_concurrent_requests,
-            max_input_length=facts.model.max_model_len,
+            max_input_length=parts.model.texts.longest(facts.model.max_model_len),
             max_batch_tokens=facts.max_num_batched_tokens,
             max_batch_requests=facts.max_num_seqs,
             max_client_batch_size=MAX_PROMPTS,
@@ -86,10 +86,11 @@ class TeiServicer(
 
     async def _embed(self, message: tei_pb2.EmbedRequest, call: Call) -> tei_pb2.EmbedResponse:
         began, parts = time.monotonic_ns(), self._parts
-        read = partial(read_embed, message, parts.engine.require_known().model.max_model_len)
+        longest = parts.model.texts.longest(parts.engine.require_known().model.max_model_len)
+        read = partial(read_embed, message, longest)
         request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
         try:
-            vectors = await parts.embedder.embed(request, call)
+            vectors = await parts.embedder.embed(request, call, cuts=False)
         except ServiceError as error:
             raise translated(error, NAMES) from None
         metadata = _metadata(began, len(message.inputs), vectors.prompt_tokens, vectors.times)
@@ -170,7 +171,8 @@ class TeiServicer(
 
     async def _tokenize(self, message: tei_pb2.EncodeRequest, call: Call) -> tei_pb2.EncodeResponse:
         parts, caller, size = self._parts, call.caller, message.ByteSize()
-        request = await parts.large_messages.run(partial(read_encode, message), size, caller)
+        read_message = partial(read_encode, message, parts.model.texts.prompt)
+        request = await parts.large_messages.run(read_message, size, caller)
         try:
             async with tokenized(parts, request, caller) as (read,):
                 return await parts.prompts.run(partial(self._tokens, read), caller.tenant, size)
@@ -205,6 +207,12 @@ class TeiServicer(
         except ServiceError as error:
             raise translated(error, NAMES) from None
         return tei_pb2.DecodeResponse(text=text)
+
+
+def _model_type(parts: FrontendParts) -> tei_pb2.ModelType:
+    if parts.model.scoring is not None:
+        return tei_pb2.MODEL_TYPE_RERANKER
+    return tei_pb2.MODEL_TYPE_CLASSIFIER if parts.model.classes else tei_pb2.MODEL_TYPE_EMBEDDING
 
 
 def _metadata(began: int, num_chars: int, num_tokens: int, times: StageTimes) -> tei_pb2.Metadata:

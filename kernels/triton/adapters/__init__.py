@@ -1,0 +1,1 @@
+"""Adapters (LoRA) by Triton's kernels."""

@@ -1,0 +1,50 @@
+"""Prompt tuning and P-tuning of peft: trained embeddings (virtual tokens) that stand before each prompt."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from worker.adapters.adapter import AdapterError
+
+KINDS = ("PROMPT_TUNING", "P_TUNING")
+"""Values of peft_type. Files of both hold embeddings alone: what trained them has no part in outputs."""
+MAX_VIRTUAL_TOKENS = 4096
+_TENSOR = "prompt_embeddings"
+_READ = frozenset(
+    {"peft_type", "base_model_name_or_path", "num_virtual_tokens", "num_transformer_submodules"}
+)
+_OF_TRAINING = frozenset(
+    {"auto_mapping", "encoder_dropout", "encoder_hidden_size", "encoder_num_layers", "inference_mode"}
+    | {"encoder_reparameterization_type", "peft_version", "prompt_tuning_init", "prompt_tuning_init_text"}
+    | {"revision", "task_type", "tokenizer_kwargs", "tokenizer_name_or_path"}
+)
+_OF_SHAPE = frozenset({"token_dim", "num_attention_heads", "num_layers", "modules_to_save"})
+"""These say which tensors the file has, or what the base model has."""
+
+
+def read_num_virtual_tokens(values: Mapping[str, Any]) -> int:
+    """Returns how many tokens an adapter_config.json of one of KINDS puts before prompts. Raises AdapterError
+    with the name of the field."""
+    for name, value in values.items():
+        if value and name not in _READ | _OF_TRAINING | _OF_SHAPE:
+            raise AdapterError(f"{name} is {value!r}: the field is not known, and may change the outputs")
+    if (modules := values.get("num_transformer_submodules")) not in (None, 1):
+        raise AdapterError(f"num_transformer_submodules is {modules!r}: the model has one, a decoder")
+    count = values.get("num_virtual_tokens")
+    if type(count) is not int or not 1 <= count <= MAX_VIRTUAL_TOKENS:
+        why = f"must be an integer from 1 to {MAX_VIRTUAL_TOKENS}"
+        raise AdapterError(f"num_virtual_tokens is {count!r}: {why}")
+    return count
+
+
+def virtual_tokens(tensors: Mapping[str, torch.Tensor], count: int) -> torch.Tensor:
+    """Returns the embeddings [count, E] that a file holds. Raises AdapterError."""
+    if others := sorted(tensors.keys() - {_TENSOR}):
+        raise AdapterError(f"tensor {others[0]}: an adapter of virtual tokens has {_TENSOR} alone")
+    found = tensors.get(_TENSOR)
+    if found is None:
+        raise AdapterError(f"the adapter has no tensor {_TENSOR}")
+    if found.ndim != 2 or len(found) != count:
+        raise AdapterError(f"tensor {_TENSOR} has shape {list(found.shape)}, not [{count}, E]")
+    return found

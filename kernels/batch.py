@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -78,16 +78,16 @@ class InputBatch:
             return 0
         return len(self.token_ids if self.logit_tokens is None else self.logit_tokens)
 
+    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> Self:
+        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
+        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch(InputBatch):
     """An InputBatch whose rows are sampled from. A: sampled rows."""
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
-
-    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> "StepBatch":
-        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
-        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
 
     def with_all_positions(self, num_logits: Integers) -> "StepBatch":
         """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""

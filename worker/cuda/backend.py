@@ -3,12 +3,11 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import numpy as np
 import torch
 
-from kernels.api import InputEmbeddings, Spans
+from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
@@ -85,7 +84,7 @@ class CudaBackend:
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._is_adapted = False
-        self._values: InputEmbeddings | None = None  # of the step, in place of tokens
+        self._values: tuple[torch.Tensor, torch.Tensor] | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -212,13 +211,13 @@ class CudaBackend:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
         batch = self.buffers.batch(shape, is_adapted)
         if self._values is not None:
-            batch = replace(batch, input_embeddings=self._values)
+            batch = batch.with_embeddings(*self._values)
         return self.model(batch, self._caches)
 
-    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> InputEmbeddings:
+    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Sends values [N, E] that stand in place of tokens [N] to the device."""
         sent = self.device.send(values.view(torch.uint8).numpy()).view(values.dtype)
-        return InputEmbeddings(self.device.send(tokens.numpy()), sent)
+        return self.device.send(tokens.numpy()), sent
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import InputBatch, StepAdapters
+from kernels.api import InputBatch, adapters
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement
@@ -57,7 +57,7 @@ class VocabEmbedding(Matrix):
         found = self.look_up(local.where(ours, 0))
         return self.group.all_reduce(found * ours[:, None])
 
-    def logits(self, hidden: torch.Tensor, adapters: StepAdapters | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         """[A, E] -> [A, V] float32. adapters: of these rows."""
         part = self.product(hidden, wide=True)
         if self.number is not None:

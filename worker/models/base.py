@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec, StepAdapters
+from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec, adapters
 from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
@@ -64,7 +64,7 @@ class LanguageModel(Layer, ABC):
         overwrites them."""
         return ()
 
-    def logits(self, hidden: torch.Tensor, adapters: StepAdapters | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         """[A, E] -> [A, V] float32. adapters: of these rows."""
         return self.head.logits(hidden, adapters)
 

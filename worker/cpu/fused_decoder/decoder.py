@@ -24,8 +24,8 @@ from kernels.api import (
     LayerCache,
     RecordingOps,
     RowStateSpec,
-    StepAdapters,
     StepProgram,
+    adapters,
 )
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
@@ -136,7 +136,7 @@ class FusedDecoder(LanguageModel):
     def captured(self) -> Sequence[torch.Tensor]:
         return [buffer[: len(self._last.hidden)] for buffer in self._captures[self._last.few]]
 
-    def logits(self, hidden: torch.Tensor, adapters: StepAdapters | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         return self.model.logits(hidden, adapters)
 
     def sampled_logits(self, hidden: torch.Tensor, batch: InputBatch) -> torch.Tensor:

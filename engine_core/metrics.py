@@ -102,11 +102,12 @@ def _adapter_requests(parts: Parts) -> Mapping[tuple[str, str], float]:
 
 
 def _lora_requests_info(parts: Parts) -> Mapping[tuple[str, ...], float]:
-    """Returns the time by vLLM's labels: a step may have an adapter for each row. Of adapters, those with the
-    most requests, as many as rows."""
-    most = parts.core.scheduler.num_rows
+    """Returns the time by vLLM's labels: how many adapters a step may have, and which have requests: those
+    with the most, as many as rows."""
+    rows = parts.core.scheduler.num_rows
+    most = min(parts.core.scheduler.planner.adapter_slots.num_slots or rows, rows)
     names = [
-        ",".join(sorted(name for name, _ in counts.most_common(most)))
+        ",".join(sorted(name for name, _ in counts.most_common(rows)))
         for counts in _requests_by_adapter(parts).values()
     ]
     return {(str(most), *names): time.time()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -49,8 +49,12 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
+    token_types: torch.Tensor | None = None
+    """[T] int64: of models that have them; None: all are 0."""
     adapters: StepAdapters | None = None
     """Of the tokens that have one; None: no token has."""
+    logit_adapters: StepAdapters | None = None
+    """Of those among logit_tokens that have one, as rows of logits."""
     spans: AnySpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 
@@ -78,6 +82,10 @@ class InputBatch:
             return 0
         return len(self.token_ids if self.logit_tokens is None else self.logit_tokens)
 
+    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> Self:
+        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
+        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch(InputBatch):
@@ -85,9 +93,9 @@ class StepBatch(InputBatch):
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
 
-    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> "StepBatch":
-        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
-        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
+    def with_token_types(self, types: torch.Tensor) -> "StepBatch":
+        """Returns a batch whose tokens have these types [T] int64."""
+        return replace(self, token_types=types)
 
     def with_all_positions(self, num_logits: Integers) -> "StepBatch":
         """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""

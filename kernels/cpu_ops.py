@@ -31,7 +31,13 @@ from kernels.cpu.elementwise.records import (
     ScaledAddRecord,
 )
 from kernels.cpu.experts.records import CombineRecord, RouteRecord
-from kernels.cpu.layer_kernels import ExpertKernels, adapter_kernel, expert_kernels, row_kernels
+from kernels.cpu.layer_kernels import (
+    AdapterKernels,
+    ExpertKernels,
+    adapter_kernels,
+    expert_kernels,
+    row_kernels,
+)
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu_state_ops import CpuStateOps
 from kernels.ops.experts.routing import Routing
@@ -75,9 +81,13 @@ class CpuOps(CpuStateOps):
         return expert_kernels(self.dtype)
 
     @cached_property
-    def adapters(self) -> Operation[AdaptRecord]:
-        """The compiled operation of adapters."""
-        return adapter_kernel(self.dtype)
+    def adapters(self) -> AdapterKernels:
+        """The compiled operations of adapters."""
+        return adapter_kernels(self.dtype)
+
+    def adapting(self, y: torch.Tensor) -> Operation[AdaptRecord]:
+        """Returns the operation that adds to such outputs."""
+        return self.adapters.add if y.dtype == self.dtype else self.adapters.add_wide
 
     def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
         return PackedAdapter(layers)
@@ -89,7 +99,7 @@ class CpuOps(CpuStateOps):
             x = x.contiguous()
             record = self._adapt_record(y, x, layer)
             record.tokens, record.adapters = adapters.tokens.data_ptr(), adapters.addresses.data_ptr()
-            self.run(self.adapters, len(adapters.tokens), record, AT_ONCE)
+            self.run(self.adapting(y), len(adapters.tokens), record, AT_ONCE)
         return y
 
     def adapt_experts(
@@ -102,7 +112,29 @@ class CpuOps(CpuStateOps):
         self.run(self.experts.pair, 1, sort, 1)
         record = self._adapt_record(y, x, layer)
         record.tokens, record.adapters = pairs[0].data_ptr(), pairs[1].data_ptr()
-        self.run(self.adapters, sort.count * sort.top_k, record, AT_ONCE)
+        self.run(self.adapters.add, sort.count * sort.top_k, record, AT_ONCE)
+        return y
+
+    def adapt_embeddings(
+        self,
+        y: torch.Tensor,
+        token_ids: torch.Tensor,
+        layer: int,
+        adapters: StepAdapters,
+        vocab_size: int,
+    ) -> torch.Tensor:
+        token_ids = token_ids.contiguous()
+        record = AdaptRecord(
+            tokens=adapters.tokens.data_ptr(),
+            adapters=adapters.addresses.data_ptr(),
+            layer=layer,
+            x=token_ids.data_ptr(),
+            width=vocab_size,
+            y=y.data_ptr(),
+            columns=y.shape[1],
+            scratch=self.team.scratch(adapter_scratch(0)),
+        )
+        self.run(self.adapters.embed, len(adapters.tokens), record, 1)
         return y
 
     def _pair_record(

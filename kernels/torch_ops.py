@@ -22,6 +22,7 @@ from kernels.ops.layers.adapters import (
     PlainAdapter,
     StepAdapters,
     adapt,
+    adapt_embeddings,
     adapt_experts,
 )
 from kernels.ops.layers.linear import linear, low_bit_linear
@@ -64,6 +65,8 @@ class Packed(Protocol):
 
 class HeadWeight(Protocol):
     """The matrix of one head."""
+
+    number: int | None  # in pack_adapter(); None: it takes no adapters
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in] -> [T, out]."""
@@ -141,6 +144,18 @@ class Ops:
         number in pack_adapter(). adapters: None: no token has one."""
         return y if adapters is None else adapt(y, x, layer, adapters)
 
+    def adapt_embeddings(
+        self,
+        y: torch.Tensor,
+        token_ids: torch.Tensor,
+        layer: int,
+        adapters: StepAdapters,
+        vocab_size: int,
+    ) -> torch.Tensor:
+        """Computes kernels.ops.layers.adapters. y: contiguous. vocab_size: that of the table; ids are below
+        it."""
+        return adapt_embeddings(y, token_ids, layer, adapters)
+
     def adapt_experts(
         self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
     ) -> torch.Tensor:
@@ -148,11 +163,19 @@ class Ops:
         return adapt_experts(y, x, layer, adapters, order)
 
     def head_linear(
-        self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        matrices: Sequence[HeadWeight],
+        stacked: torch.Tensor | None,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
-        """[T, H, in] -> [T, H, out], each head by its matrix. stacked: all matrices [H, out, in], where they
-        are one tensor."""
-        return torch.stack([matrix.product(x[:, head]) for head, matrix in enumerate(matrices)], 1)
+        """[T, H, in] -> [T, H, out], each head by its matrix, with what adapters make of its x. stacked: all
+        matrices [H, out, in], where they are one tensor."""
+        heads = list[torch.Tensor]()
+        for head, matrix in enumerate(matrices):
+            y = matrix.product(x[:, head])
+            heads.append(y if matrix.number is None else self.adapt(y, x[:, head], matrix.number, adapters))
+        return torch.stack(heads, 1)
 
     def side_by_side(self, x: torch.Tensor) -> torch.Tensor:
         """[T, H, D] -> [T, H * D], contiguous."""
@@ -240,9 +263,10 @@ class Ops:
         width: int,
         table: Any = None,
         factor: float = 1.0,
+        number: int | None = None,
     ) -> torch.Tensor:
         """Returns look_up(batch) * factor, [T, width], or the batch's input embeddings for some rows. table:
-        packed, if look_up() gives its rows of the step's tokens."""
+        packed, if look_up() gives its rows of the step's tokens. number: of the lookup in pack_adapter()."""
         x = look_up(batch)
         if factor != 1:
             x = self.scaled_add(x, None, factor)

@@ -72,10 +72,14 @@ class TritonOps(Ops):
         return y if adapters is None else adapt(y, x, layer, adapters)
 
     def head_linear(
-        self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        matrices: Sequence[HeadWeight],
+        stacked: torch.Tensor | None,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
         if stacked is None:
-            return super().head_linear(x, matrices, stacked)
+            return super().head_linear(x, matrices, stacked, adapters)
         tokens, heads, width = x.shape
         order = order_by_head(tokens, heads, x.dtype, x.device)
         y = grouped_linear(x.reshape(-1, width), stacked, None, order, order.tokens)

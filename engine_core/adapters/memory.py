@@ -209,14 +209,17 @@ class AdapterMemory:
 
     def _make_room(self, size: int) -> bool:
         """Drops what was used least recently, as far as it must and may; returns whether there is room."""
-        used = self._scheduler.requests and self._used()
-        for digest in list(self._loaded):
-            if self.num_bytes + size <= self.capacity:
-                break
-            if digest not in self.pinned and digest not in used:
-                self.num_dropped += 1
-                self.drop(digest)
-        return self.num_bytes + size <= self.capacity
+        left = self.capacity - self.num_bytes - size
+        if left >= 0:
+            return True
+        kept = self._used() | self.pinned
+        for digest in [each for each in self._loaded if each not in kept]:
+            self.num_dropped += 1
+            self.drop(digest)
+            left += self._sizes[digest]
+            if left >= 0:
+                return True
+        return False
 
     def _used(self) -> set[bytes]:
         """Returns the digests that requests have which may have begun."""

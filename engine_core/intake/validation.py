@@ -323,6 +323,8 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
         raise Refused("pooling.token_ids", "have logits, which nothing more is made of")
     if len(ids) > MAX_CHOSEN_LOGITS or max(ids, default=0) >= limits.vocab_size:
         raise Refused("pooling.token_ids", f"must be at most {MAX_CHOSEN_LOGITS} ids of the vocabulary")
+    if 4 * pooling.second_text >= len(message.prompt_token_ids):
+        raise Refused("pooling.second_text", "is not below the length of the prompt")
     if pooling.dimensions > size:
         raise Refused("dimensions", f"must be at most {size}")
     if message.sampling.n != 1 or message.stopping.max_tokens != 1:

@@ -2,7 +2,7 @@
 chosen tokens. Never without a template: scores of a prompt that the model was not trained on mean nothing.
 
 The template is that of --score-template, or the checkpoint's chat template if it reads messages of the roles
-query and document, or that of a reranker that is known by name.
+query and document, or that of a reranker that is known by name. An encoder has its tokenizer's form of pairs.
 """
 
 import logging
@@ -18,7 +18,7 @@ from frontend.model.score_templates import RERANKERS, Reranker
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
 from frontend.text.tokenizer import Tokenizer
-from pagewire.checkpoints.files import why_not_generate
+from pagewire.checkpoints.files import classifies_by_encoder, why_not_generate
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -35,10 +35,10 @@ _PAIR_ROLES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class PairScoring:
-    """pooling: what the engine makes of a prompt: one number, or two whose difference counts. activation: of
-    that, "none" or "sigmoid"."""
+    """template: None: the tokenizer's form of pairs. pooling: what the engine makes of a prompt: one number,
+    or two whose difference counts. activation: of that, "none" or "sigmoid"."""
 
-    template: PairTemplate
+    template: PairTemplate | None
     pooling: Pooling
     activation: str
 
@@ -48,8 +48,11 @@ def read_scoring(
 ) -> PairScoring | None:
     """Returns how the model scores pairs; None: nothing says how. fields: of config.json. Raises
     StartupError."""
+    by_tokenizer = classifies_by_encoder(fields) and not config.score_template
     reranker = RERANKERS.get(config.score_template.lower()) or _known_by_name(config.model)
     source, origin = _template_of(config, text, reranker)
+    if by_tokenizer:
+        source, origin = "", "two texts as the tokenizer puts them together"
     if source is None:
         if config.score_tokens:
             raise StartupError(_WHAT, "--score-tokens has no template", "--score-template names one")
@@ -60,11 +63,11 @@ def read_scoring(
             raise StartupError(_WHAT, found)
         return None
     log.info("scores pairs of query and document: %s", origin)
-    most = config.max_request_bytes
-    template = ChatTemplate(source, text.special_tokens, max_bytes=most, origin=origin)
-    return PairScoring(
-        PairTemplate(template, origin), found, _activation_of(fields) if classes else "sigmoid"
-    )
+    most, pairs = config.max_request_bytes, None
+    if not by_tokenizer:
+        template = ChatTemplate(source, text.special_tokens, max_bytes=most, origin=origin)
+        pairs = PairTemplate(template, origin)
+    return PairScoring(pairs, found, _activation_of(fields) if classes else "sigmoid")
 
 
 def _known_by_name(model: str) -> Reranker | None:

@@ -48,8 +48,9 @@ def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader
             return reader_pb2.ReadResponse(prompt=_read(request.prompt, reading))
         if kind == "pair":
             pair = reading.pair(request.pair)
+            ids, second = pack_u32(pair.token_ids), pair.second_text
             return reader_pb2.ReadResponse(
-                prompt=reader_pb2.Reading(token_ids=pack_u32(pair.token_ids), truncated=pair.num_truncated)
+                prompt=reader_pb2.Reading(token_ids=ids, truncated=pair.num_truncated, second_text=second)
             )
         if kind == "answer_form":
             return reader_pb2.ReadResponse(grammar=reading.grammar(request.answer_form))

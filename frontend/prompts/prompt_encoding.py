@@ -51,6 +51,8 @@ class TokenizedPrompt:
     """Tokens that truncate_to removed."""
     embeddings: engine_pb2.InputEmbeddings | None = None
     """Values in place of all tokens, whose ids then mean nothing."""
+    second_text: int = 0
+    """Index of the first token of a pair's second text; 0: none is told apart by its type."""
     num_virtual: int = 0
     """First tokens that stand for embeddings of an adapter, and whose ids mean nothing."""
 
@@ -70,7 +72,8 @@ class PromptEncoder:
         answers: AnswerFormats | None = None,
         pair_template: PairTemplate | None = None,
     ) -> None:
-        """answers: how the model writes them; None: as text. pair_template: None: no pairs are read."""
+        """answers: how the model writes them; None: as text. pair_template: None: pairs are
+        those of the tokenizer."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._answers = answers
@@ -154,14 +157,18 @@ class PromptEncoder:
                 document = document[: encoding.offsets[room][0]]
             elif cut:
                 document = document[encoding.offsets[cut - 1][1] :]
-        token_ids = self._encode_pair(pair, document).token_ids
-        return TokenizedPrompt(array("I", token_ids), num_truncated=cut)
+        encoding = self._encode_pair(pair, document)
+        return TokenizedPrompt(
+            array("I", encoding.token_ids), num_truncated=cut, second_text=encoding.second_text
+        )
 
     def _encode_pair(self, pair: reader_pb2.ReadPair, document: str) -> Encoding:
-        """Models that take the two texts in their tokenizer's form of pairs would do so here."""
-        assert self._pair_template is not None
-        text = self._pair_template.render(pair.query, document, pair.instruction, pair.path)
         most = pair.max_model_len
+        if self._pair_template is None:
+            most_bytes = max(MIN_TEXT, BYTES_PER_TOKEN * most)
+            self._check_size(pair.query + document, pair.path, "text", most_bytes, most)
+            return self._tokenizer.encode_pair(pair.query, document)
+        text = self._pair_template.render(pair.query, document, pair.instruction, pair.path)
         self._check_size(text, pair.path, "text", max(MIN_TEXT, BYTES_PER_TOKEN * most), most)
         encoding = self._control_tokens.encode(text, add_special_tokens=False)
         assert encoding is not None  # no offsets are requested

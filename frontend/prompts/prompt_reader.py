@@ -139,7 +139,7 @@ class PromptReader:
         return _fitting(read, path, most + prompt_only - 1, most)
 
     async def read_pair(self, pair: reader_pb2.ReadPair, tenant: str | None = None) -> TokenizedPrompt:
-        """Returns the prompt of a query and a document, of a model with a template for them. Raises
+        """Returns the prompt of a query and a document, of a model that scores them. Raises
         InvalidRequest."""
         read = await self._do(
             lambda: self._encoder.pair(pair),
@@ -290,7 +290,8 @@ def _weight(prompt: prompt_pb2.Prompt) -> int:
 def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
     read = response.prompt
     offsets = list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True))
-    return TokenizedPrompt(unpack_u32_array(read.token_ids), read.text, offsets, read.truncated)
+    ids, second = unpack_u32_array(read.token_ids), read.second_text
+    return TokenizedPrompt(ids, read.text, offsets, read.truncated, second_text=second)
 
 
 def _read_texts(response: reader_pb2.ReadResponse) -> list[list[int]]:

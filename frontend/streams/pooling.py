@@ -135,14 +135,15 @@ class RequestGroups:
         self,
         group: RequestGroup,
         make: Callable[[int], generation_pb2.GenerateRequest],
-        mode: CallMode,
+        mode: Callable[[int], CallMode],
         read: Callable[[Stream, generation_pb2.GenerateResponse | None], T],
         slots: asyncio.Semaphore | None = None,
     ) -> list[T]:
         """Runs all requests of a group, and returns their results in order. The first failure ends all.
 
-        make: returns a request by its index when its turn has come: each has a copy of its prompt. read:
-        returns the result from the one message. slots: of requests at once, over all tenants.
+        make: returns a request by its index when its turn has come: each has a copy of its prompt. mode:
+        returns how it runs. read: returns the result from the one message. slots: of requests at once, over
+        all tenants.
         """
 
         async def run_one(index: int) -> T:
@@ -151,7 +152,7 @@ class RequestGroups:
                 if group.ends is not None:
                     left = max(group.ends - asyncio.get_running_loop().time(), 0.0)
                 call = replace(group.call, time_left=left)
-                async with self._generator.open(make(index), call, mode) as stream:
+                async with self._generator.open(make(index), call, mode(index)) as stream:
                     return read(stream, await stream.take())
 
         try:
@@ -206,8 +207,8 @@ class PromptPooler:
         inputs: Inputs,
         max_length: int | None = None,
     ) -> Vectors:
-        """Returns a vector per input of a validated request. mode: of each. max_length: tokens that one may
-        have; None: the context's. Raises ServiceError."""
+        """Returns a vector per input of a validated request. mode: of each, but for what its prompt decides.
+        max_length: tokens that one may have; None: the context's. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
@@ -224,7 +225,7 @@ class PromptPooler:
             found = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompts[index].token_ids, output),
-                mode,
+                lambda index: _of_pair(mode, prompts[index].second_text),
                 _read_vector,
                 slots,
             )
@@ -243,6 +244,15 @@ class PromptPooler:
         if isinstance(given, reader_pb2.ReadPair):
             return await prompts.read_pair(given, tenant)
         return await prompts.read_for_generation(given, path, limits, tenant, prompt_only=True)
+
+
+def _of_pair(mode: CallMode, second_text: int) -> CallMode:
+    """Returns the mode of a prompt of two texts. second_text: see Encoding."""
+    if not second_text:
+        return mode
+    pooling = engine_pb2.Pooling(second_text=second_text)
+    pooling.MergeFrom(mode.pooling or pooling)
+    return replace(mode, pooling=pooling)
 
 
 class Embedder:
@@ -329,7 +339,7 @@ class ContinuationScorer:
             scored = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompt + continuations[index], output),
-                CallMode(one_message=True, adapter=adapter),
+                lambda _: CallMode(one_message=True, adapter=adapter),
                 _read_score,
             )
         return _response(request, len(prompt), scored)

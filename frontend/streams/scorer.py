@@ -57,7 +57,8 @@ class Scorer:
 
         def prepare() -> tuple[engine_pb2.Pooling, Inputs]:
             pooling, size = self._require_scores(welcome.model)
-            takes_instruction = scoring is not None and scoring.template.takes_instruction
+            template = None if scoring is None else scoring.template
+            takes_instruction = template is not None and template.takes_instruction
             check_score(request, limits, size, takes_instruction=takes_instruction)
             if scoring is not None:
                 return pooling, _pairs(request, limits.max_model_len)

@@ -45,6 +45,8 @@ class Encoding:
     added: Sequence[int]
     """1 for tokens that are not in the text (BOS and the like), 0 for the others."""
     offsets: Sequence[tuple[int, int]]
+    second_text: int = 0
+    """Index of the first token of a pair's second text; 0: the tokenizer tells the two apart by no types."""
 
 
 class Tokenizer:
@@ -70,6 +72,12 @@ class Tokenizer:
         call = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
         (encoding,) = call([text], add_special_tokens=add_special_tokens)
         return Encoding(encoding.ids, encoding.special_tokens_mask, encoding.offsets if offsets else ())
+
+    def encode_pair(self, first: str, second: str) -> Encoding:
+        """Tokenizes two texts into one sequence, with the special tokens of the tokenizer's pairs."""
+        (encoding,) = self._tokenizer.encode_batch_fast([(first, second)], add_special_tokens=True)
+        types = encoding.type_ids
+        return Encoding(encoding.ids, encoding.special_tokens_mask, (), types.index(1) if 1 in types else 0)
 
     def encode_following(self, text: str) -> list[int]:
         """Tokenizes a text that continues another one: without the space that some tokenizers put before a

@@ -62,6 +62,14 @@ class ExpertKernels(NamedTuple):
     pair: Operation[PairAdaptersRecord]
 
 
+class AdapterKernels(NamedTuple):
+    """kernels.cpu.adapters: what all models have."""
+
+    add: Operation[AdaptRecord]
+    add_wide: Operation[AdaptRecord]  # to outputs in float32
+    embed: Operation[AdaptRecord]
+
+
 class StateKernels(NamedTuple):
     """kernels.cpu.states: gated delta nets and Mamba-2 layers."""
 
@@ -91,11 +99,13 @@ def row_kernels(dtype: torch.dtype) -> RowKernels:
     )
 
 
-def adapter_kernel(dtype: torch.dtype) -> Operation[AdaptRecord]:
-    """Returns the operation, compiled if needed. dtype: bfloat16 or float32."""
-    from kernels.cpu.adapters.adapt import adapt  # compiles, the first time
+def adapter_kernels(dtype: torch.dtype) -> AdapterKernels:
+    """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
+    from kernels.cpu.adapters import adapt  # compiles, the first time
 
-    return adapt.of(dtype)
+    own = adapt.adapt.of(dtype)
+    wide = own if dtype == torch.float32 else adapt.adapt_bfloat16_wide
+    return AdapterKernels(own, wide, adapt.adapt_embeddings.of(dtype))
 
 
 def expert_kernels(dtype: torch.dtype) -> ExpertKernels:

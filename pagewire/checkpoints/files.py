@@ -59,6 +59,11 @@ def classifier(config: Mapping[str, Any]) -> str:
     return _first_of(config, CLASSIFIERS)
 
 
+def classifies_by_encoder(config: Mapping[str, Any]) -> bool:
+    """Returns whether a config.json is that of an encoder with a classifier."""
+    return CLASSIFIERS.get(classifier(config), "") in ENCODERS
+
+
 def why_not_generate(config: Mapping[str, Any]) -> str:
     """Returns why the model of a config.json generates no text, classifiers apart; empty: it does."""
     if config.get(BIDIRECTIONAL) is True:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,14 +30,17 @@ class Case:
     """A stop string is to be found in its own text."""
     calls: bool = False
     """It is a conversation, whose answer is a call."""
+    adapter: str = ""
+    """The name of its adapter; "": the base model answers."""
 
     @property
     def request(self) -> dict[str, Any]:
         """The arguments of generate() and stream()."""
+        model = {"model": self.adapter} if self.adapter else {}
         if not self.calls:
-            return {"prompt": self.prompt, "params": self.params}
+            return {"prompt": self.prompt, "params": self.params, **model}
         asked = [{"role": "user", "content": self.prompt}]
-        return {"prompt": asked, "params": self.params, "tools": [TOOL], "tool_choice": TOOL["name"]}
+        return {"prompt": asked, "params": self.params, "tools": [TOOL], "tool_choice": TOOL["name"], **model}
 
     @property
     def has_form(self) -> bool:
@@ -126,15 +129,16 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_cases() -> Iterator[Case]:
-    """Four of each kind, with other prompts, seeds and lengths."""
+def make_cases(adapters: Sequence[str] = ()) -> Iterator[Case]:
+    """Four of each kind, with other prompts, seeds and lengths, and with each of these adapters and none."""
     for number in range(NUM_CASES):
         kind = list(KINDS)[number % len(KINDS)]
         options = {"seed": 1000 + number, **_COMMON, **KINDS[kind]}
         ways = {name: options.pop(name, False) for name in ("unary", "needs_stop", "calls")}
         options["max_tokens"] += _CHANGED_LENGTHS * (number // len(KINDS))
         prompt = PROMPTS[number % len(PROMPTS)]
-        yield Case(number, kind, prompt, SamplingParams(**options), **ways)
+        adapter = ("", *adapters)[number // len(KINDS) % (1 + len(adapters))]
+        yield Case(number, kind, prompt, SamplingParams(**options), **ways, adapter=adapter)
 
 
 def choose_stop(texts: list[str]) -> str:

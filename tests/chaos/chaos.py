@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 from unittest import mock
 
 from pagewire import Client
+from pagewire.checkpoints.paths import checkpoint_folder
+from pagewire.config import DEMO_MODEL
 from pagewire.host.spawn import die_with
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
@@ -27,6 +30,8 @@ from tests.chaos.history import History, Writer, read
 from tests.chaos.killer import Killer, plan
 from tests.chaos.load import PATIENCE_S, Load, Stuck
 from tests.e2e import services
+from tests.simulation.adapters import AdapterFiles
+from tests.worker.adapters.peft_files import write_adapter
 
 _NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0, "resume_timeout": 2 * PATIENCE_S}
 """Nor does a client: on a machine that has a lot to do, half a minute may pass before a core is back."""
@@ -49,6 +54,9 @@ DEVICES: dict[str, dict[str, Any]] = {
 TOLERANCES = {"simulated": 0.0, "cpu": 1e-3, "cuda": 1e-3, DEFAULT: 0.0}
 """Of log-probabilities: a resumed sequence is computed in other pieces, which a model's float32 sums show."""
 FRONTENDS = 3
+ADAPTED = "simulated", "cpu"
+"""Devices whose streams have adapters, too."""
+ADAPTERS = "first", "second"
 
 
 @dataclass(frozen=True)
@@ -90,8 +98,9 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     """
     device = setting.device
     patience = recovery.PATIENCE_S if device == DEFAULT else 2 * PATIENCE_S
-    template = path.with_suffix(".jinja")
+    template, adapters = path.with_suffix(".jinja"), path.with_suffix(".adapters")
     template.write_text(TEMPLATE)
+    _write_adapters(device, adapters)
     writer = Writer(path, seed=seed, counts=dict(counts), tolerance=TOLERANCES[device], **asdict(setting))
     with _busy(setting.load), mock.patch.object(recovery, "PATIENCE_S", patience):
         service = services.start(
@@ -99,6 +108,7 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
             data_parallel_size=setting.cores,
             chat_template=str(template),
             speculate=setting.speculate,
+            lora_folder=str(adapters) if device in ADAPTED else "",
             **DEVICES[device],
         )
         with service:
@@ -107,8 +117,19 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
             finally:
                 writer.close()
             trouble += _what_is_left(service)
+    shutil.rmtree(adapters, ignore_errors=True)
     history = read(path)
     return Result(history, check(history), [*trouble, *malformed(history)])
+
+
+def _write_adapters(device: str, folder: Path) -> None:
+    """Writes an adapter of each name, if the device takes them."""
+    for number, name in enumerate(ADAPTERS if device in ADAPTED else ()):
+        if device == "cpu":
+            fields = {"r": 4 + number, "target_modules": "all-linear", "std": 0.02}
+            write_adapter(checkpoint_folder(DEMO_MODEL), folder / name, merge=False, **fields)
+        else:
+            AdapterFiles(name.encode() * 50).write(folder / name)
 
 
 @contextlib.contextmanager
@@ -128,7 +149,8 @@ async def _strike_and_stream(
     trouble: list[str] = []
     load = Load([service.address] * 2, writer, seed)
     try:
-        cases = await load.make_twins(list(make_cases()))
+        adapters = ADAPTERS if setting.device in ADAPTED else ()
+        cases = await load.make_twins(list(make_cases(adapters)))
         streams = asyncio.create_task(load.run(cases))
         try:
             while setting.gaps is not None and not await asyncio.to_thread(services.have_standbys, service):

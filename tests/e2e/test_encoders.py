@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from pagewire import Client
 from pagewire.local_service import Service
@@ -74,3 +74,40 @@ def test_what_is_refused(service: Service):
         with pytest.raises(InvalidArgument, match=r"inputs\[1\].* 101 tokens"):
             client.embed(["z", "z" * 99])
         assert len(client.embed(["z" * 98])[0]) == 48
+
+
+QUERY = "what is a fox"
+DOCUMENTS = ["a quick brown animal", "", "zebras and naïve cafés " * 2, "fox"]
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of one label, large enough that its scores differ."""
+    base = make_checkpoint("bert", tmp_path_factory.mktemp("base"), max_position_embeddings=128)
+    made = tmp_path_factory.mktemp("reranker")
+    torch.manual_seed(3)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    for module in (model.bert.pooler.dense, model.classifier):
+        torch.nn.init.normal_(module.weight, std=0.3)
+    model.save_pretrained(made)
+    make_wordpiece(320).save(str(made / "tokenizer.json"))
+    (made / "tokenizer_config.json").write_text("{}")
+    return made
+
+
+def test_scores_of_pairs_are_those_of_transformers(reranker: Path):
+    """The document's tokens have the type 1; scores have the same bits among others."""
+    model = AutoModelForSequenceClassification.from_pretrained(reranker).eval()
+    expected = []
+    for document in DOCUMENTS:
+        pair = make_wordpiece(320).encode(QUERY, document)
+        with torch.inference_mode():
+            types = torch.tensor([pair.type_ids])
+            expected.append(float(model(torch.tensor([pair.ids]), token_type_ids=types).logits.sigmoid()))
+    started = services.start(reranker, dtype="float32", num_blocks=24)
+    with started as service, Client(service.address) as client:
+        found = {each.index: each.score for each in client.score(QUERY, DOCUMENTS * 9)}
+        alone = [client.score(QUERY, [document])[0].score for document in DOCUMENTS]
+        assert client.classify([DOCUMENTS[0]]).labels == ["LABEL_0"]
+    assert [found[index] for index in range(9 * len(DOCUMENTS))] == alone * 9
+    assert alone == pytest.approx(expected, abs=1e-6) and max(alone) - min(alone) > 1e-3

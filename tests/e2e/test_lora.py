@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +27,7 @@ SOFT = {"soft": (5, "PromptTuningConfig"), "encoded": (11, "PromptEncoderConfig"
 NAMES = "first", "soft", "second", "", "encoded"
 """Adapters that rows of one batch have; "": none."""
 PROMPT = [3 + 7 * at % 50 for at in range(40)]
+INVOCATION = [60, 61]
 PARAMS = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, text=False, logprobs=1)
 
 
@@ -41,6 +43,8 @@ def folder(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     every = {"target_modules": "all-linear", "lora_alpha": 4, "std": 0.2}
     write_adapter(base, made / "first", r=4, **every)
     write_adapter(base, made / "second", r=12, use_rslora=True, **every)
+    activated = {"alora_invocation_tokens": INVOCATION}  # which peft looks for in models of this task alone
+    write_adapter(base, made / "invoked", merge=False, r=8, task_type="CAUSAL_LM", **activated, **every)
     for name, (count, config) in SOFT.items():
         write_virtual_tokens(base, made / name, count, config)
     return made
@@ -85,6 +89,26 @@ def test_as_peft_has_it(alone: dict[str, list[tuple[list[int], list[float]]]], b
         assert torch.allclose(torch.tensor(logprobs), expected, atol=2e-3), name
         assert logits.argmax(-1).tolist() == token_ids
     assert len({tuple(alone[name][0][0]) for name in NAMES}) == len(NAMES)
+
+
+def test_activated_as_peft_has_it(service: Service, base: Path, folder: Path):
+    """The greedy tokens of peft's generate(); what comes before the invocation is the base model's, in the
+    cache too."""
+    from peft import PeftModel  # takes seconds
+
+    prompt, common = [*PROMPT[:24], *INVOCATION, *PROMPT[:5]], 24
+    with client_of(service, "") as client, client_of(service, "invoked") as invoked:
+        plain = client.generate([*PROMPT[:common], 5], PARAMS)
+        answer = invoked.generate(prompt, PARAMS)
+        bare = [one.generate(PROMPT[:common], PARAMS).token_ids for one in (client, invoked)]
+        assert bare[0] == bare[1], "without an invocation"
+        assert client.generate(prompt, PARAMS).token_ids != answer.token_ids
+    assert answer.usage.cached_prompt_tokens == common and plain.token_ids
+    with warnings.catch_warnings(action="ignore"):  # of peft's calls of transformers
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder / "invoked")
+        settings = {"max_new_tokens": len(answer.token_ids), "do_sample": False, "eos_token_id": None}
+        found = model.eval().generate(input_ids=torch.tensor([prompt]), pad_token_id=0, **settings)
+    assert found[0, len(prompt) :].tolist() == answer.token_ids
 
 
 def test_virtual_tokens_count_as_tokens_of_the_prompt(service: Service) -> None:

@@ -75,6 +75,9 @@ def test_adapters_have_their_requests_loads_and_bytes(tmp_path: Path) -> None:
     assert values["core_adapter_requests"] == requests
     ((_, running, waiting),) = labels = list(values["vllm:lora_requests_info"])  # type: ignore[call-overload]
     assert labels == [("2", "c", "b")] and (running, waiting) == ("c", "b")
+    house.scheduler.planner.adapter_slots.num_slots = 1
+    assert list(read(house)["vllm:lora_requests_info"]) == [("1", "c", "b")]  # type: ignore[call-overload]
+    house.scheduler.planner.adapter_slots.num_slots = 0
     house.run()
     values = read(house)
     assert values["core_adapter_loads_total"] == {"loaded": 3, "failed": 1}

@@ -267,4 +267,4 @@ def test_adapters_of_a_step_are_bounded_where_there_are_any(
     assert initialize_message(config).max_loras == expected
     found = ready()
     found.model.max_adapters_per_step = expected
-    assert make_scheduler(config, found).planner.adapter_slots._num_slots == expected
+    assert make_scheduler(config, found).planner.adapter_slots.num_slots == expected

@@ -124,3 +124,29 @@ def test_a_step_without_memory_is_not_computed_in_pieces(
     with pytest.raises(MemoryError):
         vectors(driver, POOLING_TYPE_LAST)
     assert not driver.runner.backend._num_retried
+
+
+@pytest.mark.parametrize(("family", "types"), [("bert", 2), ("bert", 1), ("roberta", 1), ("modern_bert", 0)])
+def test_pairs(checkpoint: Callable[..., Path], family: str, types: int):
+    """The second text has other types, where the model has some; the same bits beside single texts."""
+    fields = {"type_vocab_size": types, "hidden_size": 64} if types else {}
+    folder = checkpoint(family, **fields)
+    driver = Driver(folder, record=False, dtype="float32", block_size=16)
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    pairs = [(prompt, 1 + len(prompt) // 3) for prompt in PROMPTS[1:]]
+    poolings = [Pooling(type=POOLING_TYPE_MEAN, second_text=second) for _, second in pairs]
+    rows = []
+    for (prompt, _), pooling in zip(pairs, poolings, strict=True):
+        rows += driver.add(prompt, 1, pooling=pooling)
+        rows += driver.add(prompt, 1, pooling=Pooling(type=POOLING_TYPE_MEAN))
+    driver.run()
+    for index, (prompt, second) in enumerate(pairs):
+        alone = driver.add(prompt, 1, pooling=poolings[index])[0]
+        driver.run()
+        pair, single = rows[2 * index], rows[2 * index + 1]
+        assert alone.vector == pair.vector and (pair.vector != single.vector) == (types == 2)
+        given = [0] * second + [1] * (len(prompt) - second)
+        more = {"token_type_ids": torch.tensor([given])} if types == 2 else {}
+        with torch.inference_mode():
+            wanted = model(torch.tensor([prompt]), **more).last_hidden_state[0].mean(0).numpy()
+        assert np.abs(np.array(pair.vector) - wanted).max() <= 1e-5 * np.abs(wanted).max()

@@ -29,8 +29,8 @@ class Delta:
 
 
 LayerDeltas = tuple[Delta | None, ...]
-"""One entry per part of a layer's outputs, in the order of MatrixOwner.adapted_parts: of experts, all parts
-of the first, then those of the next."""
+"""One entry per part of a layer's outputs, in the order of MatrixOwner.adapted_matrices: of experts, all
+parts of the first, then those of the next."""
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,10 @@ class AdapterConfig:
         alpha = _first_match(self.alphas, module, self.alpha)
         return 1.0 if alpha is None else alpha / (math.sqrt(rank) if self.rslora else rank)
 
+    def is_named(self, name: str) -> bool:
+        """Whether a pattern of ranks or alphas matches a name."""
+        return any(pattern.match(name) for pattern, _ in (*self.ranks, *self.alphas))
+
     def canonical(self) -> bytes:
         """Returns the same bytes for all files whose fields that count are equal. The base's name does not
         count."""

@@ -9,6 +9,7 @@ from kernels.api import adapters
 from worker.adapters.adapter import AdapterError, Delta
 from worker.adapters.config import AdapterConfig
 from worker.layers.base import Layer
+from worker.layers.experts.experts import WideMatrix
 from worker.layers.targets import Target
 
 _DTYPES = torch.float32, torch.bfloat16, torch.float16
@@ -34,6 +35,13 @@ class Deltas:
         self.layers: dict[Layer, list[Delta | None]] = {}
         self._config = config
 
+    def name_of(self, pair: Pair, targets: Iterable[Target]) -> str:
+        """Returns what patterns match: a module, or where that is a router, which may be no linear layer in
+        transformers, its parameter."""
+        name = f"{pair.module}.weight"
+        is_parameter = any(isinstance(target.layer, WideMatrix) for target in targets)
+        return name if is_parameter and self._config.is_named(name) else pair.module
+
     def rank_of(self, pair: Pair, name: str, found: int) -> int:
         """Returns the rank that a module must have. name: what patterns match. found: the rank of A. Raises
         AdapterError."""
@@ -56,7 +64,7 @@ class Deltas:
             parts = self.layers.setdefault(target.layer, [None] * target.num_parts)
             if parts[target.part] is not None:
                 raise AdapterError(f"tensor {pair.a[0]}: another tensor changes the same outputs")
-            parts[target.part] = Delta(target.share_of_a(a), target.share_of_b(b), scale)
+            parts[target.part] = Delta(*target.shares(a, b), scale)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -14,6 +14,8 @@ from worker.step.rows import PlanError, require
 
 _Span = tuple[adapters.AdapterWeights, int, int]
 """Tokens of a step, from one to before another, and their adapter."""
+_Key = tuple[list[_Span], list[int] | None]
+"""And the tokens whose logits are sampled from; None: all, in order."""
 
 
 class AdapterRows:
@@ -22,7 +24,7 @@ class AdapterRows:
     def __init__(self, store: AdapterStore) -> None:
         self.store = store
         self._rows: dict[int, tuple[adapters.AdapterWeights, int]] = {}  # and where it starts
-        self._last: tuple[StepBatch, StepBatch, list[_Span]] | None = None  # without adapters, and with them
+        self._last: tuple[StepBatch, StepBatch, _Key] | None = None  # without adapters, and with them
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError for an adapter that is not held: the row's blocks would be cached as
@@ -54,8 +56,12 @@ class AdapterRows:
         spans = self._spans(batch.row_starts, step)
         if not spans:
             return batch
-        if self._last is None or self._last[0] is not batch or self._last[2] != spans:
-            self._last = batch, replace(batch, adapters=_step_adapters(spans)), spans
+        sampled = batch.logit_tokens
+        key = spans, None if sampled is None else sampled.tolist()
+        if self._last is None or self._last[0] is not batch or self._last[2] != key:
+            found = _step_adapters(spans)
+            of_logits = found if sampled is None else found.at(sampled)
+            self._last = batch, replace(batch, adapters=found, logit_adapters=of_logits), key
         return self._last[1]
 
     def of_step(self, row_starts: Integers, step: Step) -> adapters.StepAdapters | None:

@@ -22,8 +22,8 @@ it must have; empty: any. Raises AdapterError."""
 
 
 def takes_adapter(layer: Layer) -> TypeGuard[MatrixOwner]:
-    """Whether adapters may change the outputs of a layer: not those of embeddings, heads, routers, and of the
-    matrices by head of latent attention."""
+    """Whether adapters may change the outputs of a layer: not those of routers, and of the matrices by head
+    of latent attention."""
     return isinstance(layer, MatrixOwner) and layer.takes_adapters
 
 
@@ -34,7 +34,7 @@ def number_layers(model: LanguageModel) -> list[MatrixOwner]:
     layers, number = [layer for layer in modules if takes_adapter(layer)], 0
     for layer in layers:
         layer.number = number
-        number += len(layer.adapted_parts)
+        number += len(layer.adapted_matrices)
     return layers
 
 
@@ -64,7 +64,7 @@ class AdapterStore:
     @property
     def parts(self) -> list[int]:
         """Parts of the outputs of each matrix, by its number."""
-        return [len(rows) for layer in self._layers for rows in layer.adapted_parts]
+        return [len(matrix.parts) for layer in self._layers for matrix in layer.adapted_matrices]
 
     def load(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         """Loads an adapter. Returns the answer to come, which says why it could not be loaded; the adapter is
@@ -117,7 +117,7 @@ class AdapterStore:
         """Raises AdapterError for embeddings [n, E] that are none of the model's."""
         size = self._input_embedding_size
         if not size:
-            raise AdapterError("prompt tuning needs a CPU, and a model that takes input embeddings")
+            raise AdapterError("prompt tuning needs a model that takes input embeddings")
         if found.shape[1] != size:
             raise AdapterError(f"its embeddings have {found.shape[1]} elements, the model's {size}")
 
@@ -131,7 +131,8 @@ class AdapterStore:
             for module, parameters in modules.stacked.items()
             for target in parameters.values()
         )
-        for module, targets in chain(modules.targets.items(), stacked):
+        tables = modules.embeddings.items()
+        for module, targets in chain(modules.targets.items(), tables, stacked):
             parts = [adapter.deltas.get(target.layer, ())[target.part :] for target in targets]
             if any(each and each[0] is not None for each in parts):
                 found.add(module.rpartition(".")[2])
@@ -162,11 +163,11 @@ class AdapterStore:
 def low_rank(layer: MatrixOwner, deltas: LayerDeltas) -> Iterator[adapters.LayerParts]:
     """Yields what an adapter adds to each matrix of a layer, by its outputs."""
     given = iter(deltas)
-    for rows in layer.adapted_parts:
+    for matrix in layer.adapted_matrices:
         first, found = 0, list[adapters.LowRank]()
-        for held in rows:
+        for held in matrix.parts:
             if (delta := next(given, None)) is not None:
-                assert delta.a.shape == (delta.b.shape[1], layer.adapted_inputs)
+                assert delta.a.shape == (delta.b.shape[1], matrix.inputs)
                 assert delta.b.shape[0] == held
                 found.append(adapters.LowRank(delta.a, delta.b, delta.scale, first))
             first += held

@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from worker.layers.base import Layer, Weight
+from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.latent import HeadMatrix
 from worker.layers.matrix import MatrixOwner
 from worker.layers.targets import StackedTarget, Target, TargetModules
+from worker.models.base import LanguageModel
 from worker.weights.loader import layers_and_names
 
 
 def find_targets(
-    model: torch.nn.Module,
+    model: LanguageModel,
     names: Mapping[str, tuple[str, ...]],
     prefix: str,
     checkpoint: Path | None,
@@ -26,6 +27,8 @@ def find_targets(
     stacked: dict[str, dict[str, StackedTarget]] = {}
     others = {*names["head"], *names["embedding"]}
     for layer, stored in layers_and_names(model, names):
+        if layer in (model.embedding, model.head):
+            continue
         parameters = _parameters(layer, stored) if isinstance(layer, ExpertMatrices) else {}
         if not isinstance(layer, MatrixOwner) or not layer.takes_adapters:
             others.update(stored, parameters)
@@ -38,12 +41,23 @@ def find_targets(
             for part, weight in enumerate(weights):
                 module = modules.normal_name(weight.name.removesuffix(".weight"))
                 targets.setdefault(module, []).append(_target(layer, part, len(weights), weight))
+    (head,), (embedding,) = (map(modules.normal_name, names[each]) for each in ("head", "embedding"))
+    if model.has_head and model.head.takes_adapters:
+        targets[head] = [_of_table(model.head, 0)]
+    embeddings = {embedding: (_of_table(model.embedding, 1),)} if model.embedding.takes_adapters else {}
     return replace(
         modules,
         targets={module: tuple(each) for module, each in targets.items()},
         others=frozenset(map(modules.normal_name, others)),
+        embeddings=embeddings,
+        tied={head: embedding} if model.head is model.embedding else {},
         stacked=stacked,
     )
+
+
+def _of_table(table: VocabEmbedding, part: int) -> Target:
+    (inputs, (outputs,)), every = table.adapted_matrices[part], slice(None)
+    return Target(table, part, len(table.adapted_matrices), (outputs, inputs), every, every, ())
 
 
 def _parameters(layer: ExpertMatrices, stored: tuple[str, ...]) -> dict[str, str]:
@@ -82,9 +96,12 @@ def _stacked(layer: ExpertMatrices) -> StackedTarget:
 def _target(layer: Layer, part: int, num_parts: int, weight: Weight) -> Target:
     rows, columns = (*weight.part, slice(None), slice(None))[:2]
     outputs, inputs = weight.shape
-    if weight.transposed:
+    is_turned = isinstance(layer, HeadMatrix) and layer.transposed
+    if weight.transposed and not is_turned:
         rows, columns, outputs, inputs = columns, rows, inputs, outputs
-    return Target(layer, part, num_parts, (outputs, inputs), rows, _columns(columns, inputs), weight.order)
+    return Target(
+        layer, part, num_parts, (outputs, inputs), rows, _columns(columns, inputs), weight.order, is_turned
+    )
 
 
 def _columns(columns: slice, inputs: int) -> slice:

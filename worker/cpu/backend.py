@@ -40,6 +40,7 @@ from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
+from worker.step.token_types import TokenTypeRows
 
 log = logging.getLogger(__name__)
 Observe = Callable[[Step, StepBatch], None]
@@ -95,7 +96,8 @@ class CpuBackend:
         self.adapters = adapters
         found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
         self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
-        kept = sampler, self._embeddings, states, adapters
+        self._token_types = TokenTypeRows()
+        kept = sampler, self._embeddings, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -188,6 +190,7 @@ class CpuBackend:
 
     def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
         batch = self._embeddings.put(step, self._build_inputs(step, wanted))
+        batch = self._token_types.put(step, batch)
         return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
     def forward(self) -> StepOutputs:
@@ -260,7 +263,8 @@ class CpuOutputs:
             raise MemoryError("log-probabilities of a prompt need a step that is computed as a whole")
 
         def logits_of(tokens: Integers) -> torch.Tensor:
-            return self._model.logits(self._hidden[torch.from_numpy(tokens)])
+            index, adapters = torch.from_numpy(tokens), self._batch.adapters
+            return self._model.logits(self._hidden[index], None if adapters is None else adapters.at(index))
 
         rows, scores = self._rows, PromptScores()
         scores.add(parts, self._batch.row_starts, rows.token_ids, logits_of, rows.vocab_size)

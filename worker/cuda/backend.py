@@ -3,12 +3,11 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import numpy as np
 import torch
 
-from kernels.api import InputEmbeddings, Spans
+from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
@@ -66,7 +65,8 @@ class CudaBackend:
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
         self.adapters = adapters
-        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
+        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
         kept = sampler, self._embeddings, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
@@ -85,7 +85,7 @@ class CudaBackend:
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._is_adapted = False
-        self._values: InputEmbeddings | None = None  # of the step, in place of tokens
+        self._values: tuple[torch.Tensor, torch.Tensor] | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -161,8 +161,9 @@ class CudaBackend:
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
         if self.adapters is not None:
             self.run_adapted(size)
-            run = lambda: target.copy_(self._forward(shape, True))  # noqa: E731
-            self.adapted_graphs.add(size, self.device.capture(run))
+            self.adapted_graphs.add(
+                size, self.device.capture(lambda: target.copy_(self._forward(shape, True)))
+            )
 
     @torch.inference_mode()
     def run_adapted(self, size: int) -> None:
@@ -212,13 +213,13 @@ class CudaBackend:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
         batch = self.buffers.batch(shape, is_adapted)
         if self._values is not None:
-            batch = replace(batch, input_embeddings=self._values)
+            batch = batch.with_embeddings(*self._values)
         return self.model(batch, self._caches)
 
-    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> InputEmbeddings:
+    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Sends values [N, E] that stand in place of tokens [N] to the device."""
         sent = self.device.send(values.view(torch.uint8).numpy()).view(values.dtype)
-        return InputEmbeddings(self.device.send(tokens.numpy()), sent)
+        return self.device.send(tokens.numpy()), sent
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

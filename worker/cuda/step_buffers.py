@@ -69,8 +69,10 @@ class StepBuffers:
         columns = SAVES + (SAVE_COLUMNS if has_states else 0)
         self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=device.place)
         self._max_adapters, self._parts = max_adapters, adapted_parts
-        self._adapted = torch.zeros(tokens, dtype=torch.int64, device=device.place)
-        self._tiles = torch.zeros((self._num_tiles(tokens), 3), dtype=torch.int64, device=device.place)
+        sizes = (tokens,), (self._num_tiles(tokens), 3)  # tokens that have adapters, and their tiles
+        self._adapted, self._tiles = (
+            torch.zeros(size, dtype=torch.int64, device=device.place) for size in sizes
+        )
         table = rows.tokens, rows.blocks, rows.prompt_lens
         self._inputs = TritonOps.step_inputs(
             table, (most_rows, tokens), host.max_model_len, host.block_size, specs

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import InputBatch
+from kernels.api import InputBatch, adapters
 from worker.layers.base import Weight, WeightOwner
-from worker.layers.matrix import Matrix
+from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement
 
 
@@ -28,25 +28,40 @@ class VocabEmbedding(Matrix):
         super().__init__(place.empty(held, width))
         self.vocab_size, self.width, self.group = vocab_size, width, place.group
         self.first, self.held, self.padding = first, held, share - held
+        self.takes_adapters = not place.stacks_experts and place.group.size == 1
+
+    @property
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        """Of the head, and of the lookup."""
+        return AdaptedMatrix(self.width, (self.held,)), AdaptedMatrix(self.vocab_size, (self.width,))
 
     def forward(self, batch: InputBatch, factor: float = 1.0) -> torch.Tensor:
         """Returns [T, E]: the rows of the step's tokens times the factor, or what stands for them
         (InputEmbeddings)."""
-        return self.ops.embed(self._lookup, batch, self.width, self.table, factor)
+        return self.ops.embed(self._lookup, batch, self.width, self.table, factor, self._lookup_number)
+
+    @property
+    def _lookup_number(self) -> int | None:
+        return None if self.number is None else self.number + 1
 
     def _lookup(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E], the rows of the step's tokens."""
         token_ids = batch.token_ids
         if self.group.size == 1:
-            return self.look_up(token_ids)
+            found, number = self.look_up(token_ids), self._lookup_number
+            if number is None or batch.adapters is None:
+                return found
+            return self.ops.adapt_embeddings(found, token_ids, number, batch.adapters, self.vocab_size)
         local = token_ids - self.first
         ours = (local >= 0) & (local < self.held)
         found = self.look_up(local.where(ours, 0))
         return self.group.all_reduce(found * ours[:, None])
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[A, E] -> [A, V] float32."""
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
+        """[A, E] -> [A, V] float32. adapters: of these rows."""
         part = self.product(hidden, wide=True)
+        if self.number is not None:
+            part = self.ops.adapt(part, hidden, self.number, adapters)
         if self.group.size > 1:
             part = self.group.all_gather(F.pad(part, (0, self.padding)))[:, : self.vocab_size]
         return part
@@ -78,5 +93,6 @@ class TokenTypes(WeightOwner):
         self.weight = place.empty(num_types, width)
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
-        """Returns [E], the vector of type 0, which all tokens of a prompt of one text have."""
-        return self.weight[0]
+        """Returns [T, E], or [E] where all tokens have the type 0, as those of a model with one type have."""
+        types = batch.token_types
+        return self.weight[0] if types is None or len(self.weight) == 1 else self.weight[types]

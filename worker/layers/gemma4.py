@@ -143,7 +143,7 @@ class ScaledExperts(Experts):
     def of_stream(self, x: torch.Tensor, stream: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]. stream: what the router reads, [T, E]."""
         routed = self.router_norm(stream) * self.router_scale.weight * self._root
-        weights, chosen = self.choose(routed)
+        weights, chosen = self.choose(routed, batch)
         return self.mix(x, weights * self.expert_scale.weight.float()[chosen], chosen, batch)
 
 

@@ -20,7 +20,7 @@ from kernels.api import InputBatch, LatentSpec, LayerCache, Rotation
 from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer, Weight
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.matrix import Matrix, PlainMethod
+from worker.layers.matrix import AdaptedMatrix, Matrix, PlainMethod
 from worker.layers.norm import RMSNorm
 from worker.parallel import Placement
 
@@ -33,6 +33,14 @@ class HeadMatrix(Matrix):
         sizes = rows.stop - rows.start, stored[1]
         super().__init__(place.empty(*(reversed(sizes) if transposed else sizes)))
         self.rows, self.stored, self.transposed = rows, stored, transposed
+        self.takes_adapters = not place.stacks_experts
+
+    @property
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        outputs, inputs = self.rows.stop - self.rows.start, self.stored[1]
+        if self.transposed:
+            outputs, inputs = inputs, outputs
+        return (AdaptedMatrix(inputs, (outputs,)),)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         (name,) = names
@@ -57,9 +65,9 @@ class HeadLinear(Layer):
         for head, matrix in enumerate(matrices):
             self.add_module(str(head), matrix)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, H, in] -> [T, H, out]."""
-        return self.ops.head_linear(x, self.matrices, self.stacked)
+        return self.ops.head_linear(x, self.matrices, self.stacked, batch.adapters)
 
 
 class CompressedQueries(Layer):
@@ -103,8 +111,8 @@ class LatentAttention(AttentionPart):
         assert rotation is not None
         heads, rotary = self.num_heads, self.num_heads * self.spec.rotary_dim
         queries, latents = self.queries(x, batch), self.latent(x, batch)
-        absorbed = self.key_up(queries[:, rotary:].view(len(x), heads, -1))
+        absorbed = self.key_up(queries[:, rotary:].view(len(x), heads, -1), batch)
         parts = absorbed, queries[:, :rotary], latents
         query, kept = self.ops.latent_heads(*parts, self.latent_norm, rotation)
         mixed = batch.latent_plan(self.spec).store_and_attend(query, kept, cache, self.scale)
-        return self.output(self.ops.side_by_side(self.value_up(mixed)), batch)
+        return self.output(self.ops.side_by_side(self.value_up(mixed, batch)), batch)

@@ -15,7 +15,7 @@ import torch
 
 from kernels.api import InputBatch
 from worker.layers.base import Weight
-from worker.layers.matrix import Matrix
+from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement
 
 
@@ -52,12 +52,8 @@ class ColumnLinear(Matrix):
         self.in_features, self.parts, self.transposed = in_features, parts, transposed
 
     @property
-    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
-        return (tuple(part.held for part in self.parts),)
-
-    @property
-    def adapted_inputs(self) -> int:
-        return self.in_features
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        return (AdaptedMatrix(self.in_features, tuple(part.held for part in self.parts)),)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in] -> [T, out]."""
@@ -142,12 +138,8 @@ class RowLinear(Matrix):
         self.in_share = place.group.split(in_features)  # of the inputs, those of this rank
 
     @property
-    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
-        return ((self.out_features,),)
-
-    @property
-    def adapted_inputs(self) -> int:
-        return self.in_share
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        return (AdaptedMatrix(self.in_share, (self.out_features,)),)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""

@@ -12,6 +12,7 @@ and a CPU's kernels once more, when all is (pack()).
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -114,6 +115,13 @@ class WeightSlot:
         return self.weight.shape[-1]
 
 
+class AdaptedMatrix(NamedTuple):
+    """Sizes that this rank holds of a matrix."""
+
+    inputs: int
+    parts: tuple[int, ...]  # outputs of each part
+
+
 class MatrixOwner(WeightOwner, ABC):
     """A layer with one matrix, or several."""
 
@@ -124,14 +132,9 @@ class MatrixOwner(WeightOwner, ABC):
     others'; None: no adapter changes its products."""
 
     @property
-    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
-        """Of each matrix that an adapter may change, the outputs of its parts that this rank holds."""
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        """The matrices that an adapter may change; each has a number."""
         return ()
-
-    @property
-    def adapted_inputs(self) -> int:
-        """The inputs of each such matrix that this rank holds."""
-        return 0
 
     @abstractmethod
     def slots(self) -> Iterator[WeightSlot]:

@@ -21,15 +21,15 @@ class Target:
     rows: slice
     columns: slice  # the inputs that this rank holds
     order: tuple[int, ...]  # see Weight
+    is_turned: bool = False  # the layer multiplies by these rows from the other side
 
-    def share_of_a(self, a: torch.Tensor) -> torch.Tensor:
-        """[r, in] -> [r, held inputs]."""
-        return a if self.columns == slice(None) else a[:, self.columns].contiguous()
-
-    def share_of_b(self, b: torch.Tensor) -> torch.Tensor:
-        """[out, r] -> [held rows of the part, r], in the layer's order."""
+    def shares(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[r, in] and [out, r] -> [r, held inputs] and [held rows of the part, r], in the layer's order; of a
+        layer that is turned, its inputs are the rows."""
+        held = a if self.columns == slice(None) else a[:, self.columns].contiguous()
         rows = b[self.rows]
-        return (rows[list(self.order)] if self.order else rows).contiguous()
+        rows = (rows[list(self.order)] if self.order else rows).contiguous()
+        return (rows.T.contiguous(), held.T.contiguous()) if self.is_turned else (held, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,15 @@ class TargetModules:
 
     targets: Mapping[str, tuple[Target, ...]]
     others: frozenset[str]
-    """Modules that the model has, and of which adapters are not supported: norms, routers, tables."""
+    """Modules that the model has, and of which adapters are not supported: norms, routers."""
     prefix: str
     """Family.optional_prefix."""
     checkpoint: Path | None
     """What the model was loaded from; None: random weights."""
+    embeddings: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
+    """Modules that look up tokens. Their inputs are all token ids."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Modules of heads whose weights are those of embeddings, and these."""
     stacked: Mapping[str, Mapping[str, StackedTarget]] = field(default_factory=dict)
     """Modules whose parameters, by name, are the matrices of all experts (peft's target parameters)."""
 
@@ -58,7 +62,7 @@ class TargetModules:
         """Returns the name without parts that depend on what the decoder is embedded in, or on the version of
         transformers: "layers.0.mlp" for "model.language_model.layers.0.block_sparse_moe"."""
         name = re.sub(r"(^|\.)language_model\.", r"\1", name).removeprefix(self.prefix)
-        return name.replace(".block_sparse_moe", ".mlp")
+        return name.replace(".block_sparse_moe", ".mlp").replace(".router.layer", ".router")
 
     def is_unsupported(self, module: str) -> bool:
         """True for a module that the model has, by its normal name, where adapters are not supported."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec
+from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec, adapters
 from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
@@ -22,6 +22,8 @@ class LanguageModel(Layer, ABC):
 
     embedding: VocabEmbedding
     head: VocabEmbedding  # the embedding itself where the weights are tied
+    has_head = True
+    """Whether logits are ever computed."""
     target_modules: TargetModules | None = None
     """Where adapters go; None: the model takes none."""
 
@@ -62,15 +64,16 @@ class LanguageModel(Layer, ABC):
         overwrites them."""
         return ()
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[A, E] -> [A, V] float32."""
-        return self.head.logits(hidden)
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
+        """[A, E] -> [A, V] float32. adapters: of these rows."""
+        return self.head.logits(hidden, adapters)
 
     def sampled_logits(self, hidden: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """Returns the logits [A, V] float32 of the tokens that a batch is sampled from. hidden: [T, E], what
         forward() returned for it last. The next step may overwrite the result."""
         tokens = batch.logit_tokens
-        return self.logits(hidden if tokens is None else hidden.index_select(0, tokens))
+        sampled = hidden if tokens is None else hidden.index_select(0, tokens)
+        return self.logits(sampled, batch.logit_adapters)
 
     def attention_heads(self) -> tuple[int, int] | None:
         """Returns the head size and the query heads per KV head that all layers have; None: they differ."""

@@ -13,6 +13,8 @@ class Encoder(Transformer):
     """A Transformer whose embedding has positions and types of tokens, and a norm. Its head, which is not
     used, is the embedding."""
 
+    has_head = False
+
     def __init__(self, config: EncoderConfig, place: Placement) -> None:
         super().__init__(config, place)
         width, self.positions, self.token_types = config.hidden_size, None, None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.api import AttentionSpec, InputBatch, LayerCache
+from kernels.api import AttentionSpec, InputBatch, LayerCache, adapters
 from worker.config.gemma4 import Gemma4Config
 from worker.layers.attention.rotary import Rotary
 from worker.layers.attention.self_attention import Attention
@@ -77,8 +77,8 @@ class Gemma4Model(LanguageModel):
                 self.capturing(number + 1, x, None)
         return self.norm(x)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = super().logits(hidden)
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
+        logits = super().logits(hidden, adapters)
         return logits if self.logit_cap is None else self.ops.adjust_logits(logits, 1.0, self.logit_cap)
 
     def attention_heads(self) -> tuple[int, int] | None:

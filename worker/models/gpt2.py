@@ -7,7 +7,7 @@ OPT      ReLU; the 350m model norms after each part instead of before, and has a
 
 import torch
 
-from kernels.api import InputBatch
+from kernels.api import InputBatch, adapters
 from worker.config.gpt2 import GPT2Config
 from worker.config.opt import POSITION_OFFSET, OPTConfig
 from worker.layers.attention.self_attention import Attention, SelfAttention
@@ -150,11 +150,10 @@ class OPTModel(Decoder):
             x = self.project_in(x, batch)
         return x + self.positions(batch)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[A, E] -> [A, V] float32."""
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         if self.project_out is not None:
             hidden = self.project_out.product(hidden)
-        return super().logits(hidden)
+        return super().logits(hidden, adapters)
 
 
 _OPT_NAMES = {

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.api import InputBatch, LatentSpec
+from kernels.api import InputBatch, LatentSpec, adapters
 from worker.config.decoder import DecoderConfig, HeadNormKind, LatentConfig, NormKind, NormPlace
 from worker.config.rope import RopeConfig
 from worker.layers.attention.rotary import QueryTemperature, Rotary, rotary_order
@@ -69,8 +69,8 @@ class Transformer(Decoder):
         x = super().embed(batch)
         return x if self.embedding_factor == 1 else self.ops.scaled_add(x, None, self.embedding_factor)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = super().logits(hidden)
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
+        logits = super().logits(hidden, adapters)
         if self.logit_scale == 1 and self.logit_cap is None:
             return logits
         return self.ops.adjust_logits(logits, self.logit_scale, self.logit_cap)

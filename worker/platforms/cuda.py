@@ -92,7 +92,9 @@ class CudaPlatform(Platform[CudaBackend]):
         bits = LowBits(initialize.quantization, device.place, check_dtype, check_bytes)
         model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits)
         model.compute_by(TritonOps(initialize.fast_matmul, device.place))
-        store = AdapterStore(model, load_adapter) if initialize.max_loras and model.target_modules else None
+        store = None
+        if initialize.max_loras and model.target_modules:
+            store = AdapterStore(model, load_adapter, config.input_embedding_size)
         warn_of_float32(dtype)
         specs, checkpoints = model.state_specs(), initialize.state_checkpoints
         states = RowStates(specs, initialize.max_num_seqs, device.place, checkpoints) if specs else None

@@ -14,8 +14,8 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "Sigmoid": lambda x: (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32),
     "Tanh": lambda x: np.tanh(x.astype(np.float64)).astype(np.float32),
     "GELU": lambda x: np.array(
-        [each * (1 + math.erf(each / math.sqrt(2))) / 2 for each in x.tolist()], np.float32
-    ),
+        [each * (1 + math.erf(each / math.sqrt(2))) / 2 for each in x.ravel().tolist()], np.float32
+    ).reshape(x.shape),
 }
 """By their names in pagewire.checkpoints.heads. In float64: the last bits of exp and tanh in float32
 depend on the instruction set."""
@@ -34,9 +34,11 @@ class StageNorm:
     eps: float
 
     def __call__(self, x: Floats) -> Floats:
-        """[N] -> [N]"""
-        centered = x - np.add.reduce(x) / np.float32(len(x))
-        variance = np.add.reduce(centered * centered) / np.float32(len(x))
+        """[M, N] -> [M, N]"""
+        sums: Floats = np.add.reduce(x, axis=1)
+        centered = x - (sums / np.float32(x.shape[1]))[:, None]
+        squares: Floats = np.add.reduce(centered * centered, axis=1)
+        variance = (squares / np.float32(x.shape[1]))[:, None]
         y: Floats = centered / np.sqrt(variance + np.float32(self.eps)) * self.weight
         return y if self.bias is None else y + self.bias
 

@@ -27,7 +27,7 @@ class AdapterSlots:
 
     def __init__(self, states: SequenceStates, num_slots: int, turn: int = TURN) -> None:
         """num_slots: adapters that may run at once; 0: any number. turn: steps."""
-        self._states, self._num_slots, self._turn = states, num_slots, turn
+        self._states, self.num_slots, self._turn = states, num_slots, turn
         self._since: dict[bytes, int] = {}  # adapters that run -> the step that began with them
         self._begun_at: dict[Sequence, int] = {}  # sequences that run with one -> their tokens at first
         self._last_run: OrderedDict[bytes, int] = OrderedDict()  # adapters that have run -> their last step
@@ -39,7 +39,7 @@ class AdapterSlots:
         """Returns the sequence that is next to begin; None: none waits, or all lack a slot."""
         waiting, quarantine = self._states.waiting, self._states.quarantine
         first = quarantine.head(waiting)
-        if first is None or not self._num_slots:
+        if first is None or not self.num_slots:
             return first
         running = self._running()
         claimant = self._claimant
@@ -55,7 +55,7 @@ class AdapterSlots:
     def are_short(self) -> bool:
         """Whether sequences wait, and all of them lack a slot."""
         states = self._states
-        if not self._num_slots or states.quarantine.isolates:
+        if not self.num_slots or states.quarantine.isolates:
             return False
         return bool(len(states.waiting)) and self.head() is None
 
@@ -63,13 +63,13 @@ class AdapterSlots:
         """Preempts the rows of an adapter whose turn is over, if another one waits. Returns the sequence that
         they make room for; it begins with the next plan, or with this one where nothing is left. To be called
         for every plan."""
-        if not self._num_slots:
+        if not self.num_slots:
             return None
         running = self._running()
         self._count(running)
         self._claimant = self._choose(running)
         self._draining = b""
-        if self._claimant is None or len(running) < self._num_slots:
+        if self._claimant is None or len(running) < self.num_slots:
             return None
         left = {digest: self._steps_left(digest, rows) for digest, rows in running.items()}
         first = min(left, key=left.__getitem__)
@@ -85,8 +85,8 @@ class AdapterSlots:
 
     def check_invariants(self) -> None:
         """Raises InvariantError where more adapters run than there are slots. Cost: running sequences."""
-        if self._num_slots and len(self._running()) > self._num_slots:
-            raise InvariantError(f"more than {self._num_slots} adapters run")
+        if self.num_slots and len(self._running()) > self.num_slots:
+            raise InvariantError(f"more than {self.num_slots} adapters run")
 
     def _running(self) -> dict[bytes, list[Sequence]]:
         """Returns the sequences of each adapter that runs, in order of admission."""
@@ -101,7 +101,7 @@ class AdapterSlots:
         digest = _digest(sequence)
         if digest in running:
             return digest != self._draining
-        return not digest or len(running) < self._num_slots
+        return not digest or len(running) < self.num_slots
 
     def _count(self, running: dict[bytes, list[Sequence]]) -> None:
         """Begins a step: registers the adapters that run, and those that do so no more."""

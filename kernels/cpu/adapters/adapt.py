@@ -18,9 +18,10 @@ from kernels.cpu.adapters.records import (
     strip_bytes,
     x_bytes,
 )
+from kernels.cpu.compiler.cache import operation_for
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16
-from kernels.cpu.elementwise.elements import Element, by_dtype
+from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element, by_dtype
 from kernels.cpu.isa.lanes import as_f32
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import fma, load_f32, load_i32, prefetch, store_f32
@@ -143,6 +144,7 @@ def _expand(
 
 def _adapt_tokens(
     element: Static[Element],
+    y_element: Static[Element],
     tokens: Static[int],
     shared: Static[bool],
     record: AdaptRecord,
@@ -165,23 +167,75 @@ def _adapt_tokens(
             else:
                 _shrink(False, tokens, shared, record, row, number, x, t)
         if part.b_is_wide != 0:
-            _expand(True, element, tokens, shared, record, row, number, t)
+            _expand(True, y_element, tokens, shared, record, row, number, t)
         else:
-            _expand(False, element, tokens, shared, record, row, number, t)
+            _expand(False, y_element, tokens, shared, record, row, number, t)
+
+
+def _adapt_rows(
+    element: Static[Element],
+    y_element: Static[Element],
+    record: AdaptRecord,
+    first: int,
+    count: int,
+    thread: int,
+) -> None:
+    """Rows first .. first + count - 1."""
+    row, end = first, first + count
+    while row < end:
+        left, last = end - row, record.adapters + 8 * row
+        if left >= SHARED_AT_ONCE and read_i64(last) == read_i64(last + 8 * (SHARED_AT_ONCE - 1)):
+            _adapt_tokens(element, y_element, SHARED_AT_ONCE, True, record, row, thread)
+            row += SHARED_AT_ONCE
+        elif left >= AT_ONCE and _are_alike(record, row):
+            _adapt_tokens(element, y_element, AT_ONCE, False, record, row, thread)
+            row += AT_ONCE
+        else:
+            _adapt_tokens(element, y_element, 1, True, record, row, thread)
+            row += 1
 
 
 @by_dtype
 def adapt(element: Static[Element], record: AdaptRecord, first: int, count: int, thread: int) -> None:
     """Computes kernels.ops.layers.adapters of rows first .. first + count - 1."""
-    row, end = first, first + count
-    while row < end:
-        left, last = end - row, record.adapters + 8 * row
-        if left >= SHARED_AT_ONCE and read_i64(last) == read_i64(last + 8 * (SHARED_AT_ONCE - 1)):
-            _adapt_tokens(element, SHARED_AT_ONCE, True, record, row, thread)
-            row += SHARED_AT_ONCE
-        elif left >= AT_ONCE and _are_alike(record, row):
-            _adapt_tokens(element, AT_ONCE, False, record, row, thread)
-            row += AT_ONCE
-        else:
-            _adapt_tokens(element, 1, True, record, row, thread)
-            row += 1
+    _adapt_rows(element, element, record, first, count, thread)
+
+
+def adapt_wide(element: Static[Element], record: AdaptRecord, first: int, count: int, thread: int) -> None:
+    """The same of outputs in float32."""
+    _adapt_rows(element, FLOAT32, record, first, count, thread)
+
+
+adapt_bfloat16_wide = operation_for(adapt_wide, BFLOAT16, suffix="_bfloat16")
+
+
+def _look_up(is_wide: Static[bool], record: AdaptRecord, row: int, number: int, t: int) -> None:
+    """Writes t of a part of a lookup, whose inputs are all ids."""
+    part, size = _part(record, row, number), strip_bytes(record.width, is_wide)
+    token_id = read_i64(record.x + 8 * read_i64(record.tokens + 8 * row))
+    pair = token_id // 2 * (128 if is_wide else 64)
+    for strip in range((part.rank + LANES - 1) // LANES):
+        first, second = _pair(is_wide, part.a + strip * size + pair)
+        if token_id % 2 == 1:
+            first = second
+        store_f32(t + 4 * LANES * strip, first * part.scale)
+
+
+@by_dtype
+def adapt_embeddings(
+    element: Static[Element], record: AdaptRecord, first: int, count: int, thread: int
+) -> None:
+    """Computes kernels.ops.layers.adapters of rows first .. first + count - 1, of a lookup."""
+    t = read_i64(record.scratch + 8 * thread)
+    for row in range(first, first + count):
+        for number in range(_layer(record, row).count):
+            part = _part(record, row, number)
+            if part.a != 0:
+                if part.a_is_wide != 0:
+                    _look_up(True, record, row, number, t)
+                else:
+                    _look_up(False, record, row, number, t)
+            if part.b_is_wide != 0:
+                _expand(True, element, 1, True, record, row, number, t)
+            else:
+                _expand(False, element, 1, True, record, row, number, t)

@@ -51,6 +51,10 @@ class PackedAdapter:
         """Size of the weights in memory."""
         return self._words.nbytes
 
+    def changes(self, layer: int) -> bool:
+        """Whether a layer has any parts."""
+        return bool(self._layers[layer].count)
+
 
 def strips(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Returns a matrix [N, K] in the form of AdaptedPart, words of 32 bits, and whether it is float32."""

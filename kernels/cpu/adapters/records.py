@@ -53,14 +53,14 @@ class AdaptedLayer(Record):
 
 @record
 class AdaptRecord(OperationRecord):
-    """kernels.cpu.adapters.adapt.adapt, whose rows are the tokens that have an adapter."""
+    """The operations of kernels.cpu.adapters.adapt, whose rows are the tokens that have an adapter."""
 
     tokens: Address = 0  # [rows] int64
     adapters: Address = 0  # [rows] int64: addresses of AdaptedLayer
     layer: i64
-    x: Address  # [T, width] bfloat16
+    x: Address  # [T, width]; of a lookup: [T] int64, ids below the width
     width: i64
-    y: Address  # [T, columns] bfloat16
+    y: Address  # [T, columns]
     columns: i64
     scratch: Address  # [threads] int64: addresses of scratch_bytes(width)
 

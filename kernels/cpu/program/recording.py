@@ -128,9 +128,10 @@ class RecordingOps(ProgramWriter):
         width: int,
         table: Any = None,
         factor: float = 1.0,
+        number: int | None = None,
     ) -> torch.Tensor:
-        """The result of a step with input embeddings is computed before the program runs, which then leaves
-        out what would compute it."""
+        """The result of a step with input embeddings, or with adapters of the lookup, is computed before the
+        program runs, which then leaves out what would compute it."""
         first = self.next_index
         found = self.buffers.lasting((self.most_tokens, width), self.dtype)
         if table is not None:
@@ -139,20 +140,25 @@ class RecordingOps(ProgramWriter):
         out = found if factor == 1 else self.scaled_add(found, None, factor, lasts=True)
         behind = self.next_index
 
+        def is_other(batch: InputBatch) -> bool:
+            if number is not None and batch.adapters is not None and batch.adapters.change(number):
+                return True
+            return batch.input_embeddings is not None
+
         def write_records(batch: InputBatch, records: Records) -> None:
             if table is not None:
                 records[first, _INDEXES] = batch.token_ids.data_ptr()
-            if batch.input_embeddings is not None:
+            if is_other(batch):
                 records[first:behind, ROWS] = 0
 
         def copy_in(batch: InputBatch, records: Records) -> None:
-            if batch.input_embeddings is not None:
+            if is_other(batch):
                 out[: len(batch.token_ids)] = self._ops.embed(look_up, batch, width, table, factor)
             elif table is None:
                 found[: len(batch.token_ids)] = look_up(batch)
 
         self.on_batch(write_records)
-        self.on_run(copy_in, lambda batch: table is not None and batch.input_embeddings is None)
+        self.on_run(copy_in, lambda batch: table is not None and not is_other(batch))
         return out
 
     def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:
@@ -210,7 +216,7 @@ class RecordingOps(ProgramWriter):
         for name, address in rows.items():
             setattr(record, name, address)
         self._adapted_products[product] = grain
-        return self.put(self.adapters, record, AT_ONCE, factor=0)
+        return self.put(self.adapting(y), record, AT_ONCE, factor=0)
 
     def _update_adapters(self, batch: InputBatch, records: Records) -> None:
         adapters, products = batch.adapters, list(self._adapted_products)
@@ -220,8 +226,7 @@ class RecordingOps(ProgramWriter):
             return
         count = len(adapters.tokens)
         addresses = adapters.tokens.data_ptr(), adapters.addresses.data_ptr()
-        records[self._adapted, ROWS] = count
-        records[self._adapted, _TOKENS], records[self._adapted, _ADAPTERS] = addresses
+        _adapt_rows(records, self._adapted, adapters)
         for index, top_k in self._adapted_pairs:
             records[index, ROWS] = top_k * count
         for index in self._sorted_pairs:
@@ -229,7 +234,11 @@ class RecordingOps(ProgramWriter):
             records[index, _PAIR_TOKENS], records[index, _PAIR_ADAPTERS] = addresses
 
     def head_linear(
-        self, x: torch.Tensor, matrices: Sequence[Any], stacked: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        matrices: Sequence[Any],
+        stacked: torch.Tensor | None,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
         tokens, heads, width = x.shape
         by_head = self.empty((heads, tokens, width), x.dtype)
@@ -237,6 +246,8 @@ class RecordingOps(ProgramWriter):
         out = self.empty((heads, tokens, matrices[0].packed.out_features), x.dtype)
         for matrix, x_of_head, out_of_head in zip(matrices, by_head, out, strict=True):
             self._product(matrix.packed, x_of_head, out_of_head)
+            if matrix.number is not None:
+                self.adapt(out_of_head, x_of_head, matrix.number, adapters)
         return out.transpose(0, 1)
 
     def side_by_side(self, x: torch.Tensor) -> torch.Tensor:
@@ -310,8 +321,9 @@ class RecordingOps(ProgramWriter):
         want less compute less (StepProgram.computed). hidden: [M, E]."""
         from kernels.cpu.sampling.choose import Choice  # compiles, the first time
 
-        gather, in_order = self.next_index, torch.arange(most_logits)
+        gather, in_order, before = self.next_index, torch.arange(most_logits), len(self._adapted)
         all_logits = logits(self.gather(hidden, in_order))
+        adapted, self._adapted = self._adapted[before:], self._adapted[:before]
         choice = Choice(most_logits, all_logits.shape[1], self.team)
         product = slice(gather, self.next_index)
         for operation, record in choice.operations():
@@ -323,6 +335,7 @@ class RecordingOps(ProgramWriter):
             self.computed.logits = all_logits[:computed] if computed else None
             self.computed.tokens = None
             records[product, ROWS] = computed
+            _adapt_rows(records, adapted, batch.logit_adapters if computed else None)
             indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
             records[gather, _GATHERED] = indexes.data_ptr()
             if batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
@@ -376,6 +389,14 @@ class RecordingOps(ProgramWriter):
             if kind.prefetch is not None and products:
                 sizes = records[products][:, [_COLUMNS, _WORDS]].tolist()
                 records[products, STREAM] = kind.prefetch.streams(keys, sizes)
+
+
+def _adapt_rows(records: Records, indexes: list[int], adapters: StepAdapters | None) -> None:
+    """Gives records that apply adapters the rows of a step."""
+    records[indexes, ROWS] = 0 if adapters is None else len(adapters.tokens)
+    if adapters is not None:
+        records[indexes, _TOKENS] = adapters.tokens.data_ptr()
+        records[indexes, _ADAPTERS] = adapters.addresses.data_ptr()
 
 
 def _check_unpadded(weight: Any) -> None:

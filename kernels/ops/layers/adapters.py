@@ -10,6 +10,7 @@ rounding, so that a token has the same bits alone and beside others. A token wit
 touched. The factor is not part of b, which would round it where it is no power of two.
 
 In a mixture of experts each expert is a layer: a pair of a token and an expert takes the place of the token.
+The lookup of embeddings is a layer whose x is 1 at the token's id: t[j] = a[j, id]. Of a head y is float32.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,10 @@ class AdapterWeights(Protocol):
         """Size in memory."""
         ...
 
+    def changes(self, layer: int) -> bool:
+        """Whether a layer has any parts."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class PlainAdapter:
@@ -65,6 +70,9 @@ class PlainAdapter:
         tensors = {id(each): each.nbytes for parts in self.layers for part in parts for each in part[:2]}
         return sum(tensors.values())
 
+    def changes(self, layer: int) -> bool:
+        return bool(self.layers[layer])
+
 
 @dataclass(frozen=True, eq=False)
 class StepAdapters:
@@ -74,6 +82,26 @@ class StepAdapters:
     addresses: torch.Tensor  # [n] int64: AdapterWeights.address of each
     groups: Sequence[tuple[AdapterWeights, int]]
     """The adapters in the order of `tokens`, and the number of tokens of each."""
+
+    def at(self, tokens: torch.Tensor) -> "StepAdapters | None":
+        """Returns the adapters of some tokens, [A] int64, whose indexes are those into A; None: no token has
+        one."""
+        size = 1 + max(int(tokens.max()), int(self.tokens.max())) if len(tokens) else 0
+        owners = torch.full((size,), -1, dtype=torch.int64)
+        if size:
+            owners[self.tokens] = torch.arange(len(self.tokens))
+        found = owners[tokens]
+        order = found.argsort(stable=True)[int((found < 0).sum()) :]
+        if not len(order):
+            return None
+        ends = torch.tensor([count for _, count in self.groups]).cumsum(0)
+        counts = torch.searchsorted(ends, found[order], right=True).bincount(minlength=len(ends)).tolist()
+        groups = [(weights, count) for (weights, _), count in zip(self.groups, counts, strict=True) if count]
+        return StepAdapters(order, self.addresses[found[order]], groups)
+
+    def change(self, layer: int) -> bool:
+        """Whether any of them changes a layer."""
+        return any(weights.changes(layer) for weights, _ in self.groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +129,17 @@ def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) 
     return y
 
 
+def adapt_embeddings(
+    y: torch.Tensor, token_ids: torch.Tensor, layer: int, adapters: StepAdapters
+) -> torch.Tensor:
+    """Adds to y [T, E], rows of a table, what their adapters have for the ids [T] int64, in place, and
+    returns y. layer: number of the lookup."""
+    for layers, tokens in _by_adapter(adapters):
+        for a, b, scale, column in layers[layer]:
+            _expand(y, a.float()[:, token_ids[tokens]].T * scale, tokens, b, column)
+    return y
+
+
 def adapt_experts(
     y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Dispatch
 ) -> torch.Tensor:
@@ -125,6 +164,9 @@ def _by_adapter(adapters: StepAdapters) -> Iterator[tuple[Sequence[LayerParts], 
 def _add(y: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, parts: LayerParts) -> None:
     """Adds what the parts make of some rows."""
     for a, b, scale, column in parts:
-        t = F.linear(x[rows].float(), a.float()) * scale
-        columns = slice(column, column + len(b))
-        y[rows, columns] = (y[rows, columns].float() + F.linear(t, b.float())).to(y.dtype)
+        _expand(y, F.linear(x[rows].float(), a.float()) * scale, rows, b, column)
+
+
+def _expand(y: torch.Tensor, t: torch.Tensor, rows: torch.Tensor, b: torch.Tensor, column: int) -> None:
+    columns = slice(column, column + len(b))
+    y[rows, columns] = (y[rows, columns].float() + F.linear(t, b.float())).to(y.dtype)

@@ -46,6 +46,7 @@ class DeviceAdapter:
                 table[number, index] = torch.tensor([a.data_ptr(), b.data_ptr(), *sizes, *wide])
         (words,) = to_device([torch.cat((torch.tensor([most]), table.view(-1)))], device)
         self._table, self.tensors = words, [words, *copies]
+        self._changed = [bool(parts) for parts in layers]
 
     @property
     def address(self) -> int:
@@ -56,6 +57,10 @@ class DeviceAdapter:
     def nbytes(self) -> int:
         """Size in the device's memory."""
         return sum(each.nbytes for each in self.tensors)
+
+    def changes(self, layer: int) -> bool:
+        """Whether a layer has any parts."""
+        return self._changed[layer]
 
 
 def _held(matrix: torch.Tensor) -> torch.Tensor:

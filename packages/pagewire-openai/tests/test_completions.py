@@ -1,5 +1,9 @@
 """/v1/completions, /tokenize, /detokenize and /v1/models."""
 
+import json
+import struct
+from base64 import b64decode, b64encode
+
 import openai
 import pytest
 
@@ -169,3 +173,60 @@ async def test_best_of_that_chooses_nothing_can_be_streamed(run_api):
             assert sent.sampling.n == fields.get("n", 1)
         answer = await api.post("/v1/completions", prompt="hi", stream=True, n=2, best_of=3)
         assert answer.status_code == 400 and "equal to n" in answer.json()["error"]["message"]
+
+
+def tensor_file(dtype: str = "F32", shape: object = (3, 2), data: bytes = bytes(24), **more: object) -> str:
+    """A safetensors file in base64."""
+    tensor = {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}
+    header = json.dumps({"x": tensor, "__metadata__": {"a": "b"}} | more).encode()
+    return b64encode(len(header).to_bytes(8, "little") + header + data).decode()
+
+
+async def test_prompts_of_embeddings(run_api):
+    """With vLLM's name of the field."""
+    values = struct.pack("<6f", *range(6))
+    async with run_api(engine_options={"input_embedding_size": 2}) as api:
+        padded = tensor_file(data=values, __metadata__={"a": 36 * "b"})
+        assert b64decode(padded)[:2] == b"\x80\0"  # a length that begins as pickles do
+        for files in (tensor_file(data=values), [padded]):
+            answer = await api.openai.completions.create(
+                model="fake", prompt=None, extra_body={"prompt_embeds": files}
+            )
+            assert (answer.choices[0].text, answer.usage.prompt_tokens) == ("hello", 3)
+            sent = api.service.engine.requests.get_nowait()
+            assert (sent.embeddings.dtype, sent.embeddings.values) == ("float32", values)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("!", "base64"),
+        (7, "must be a string"),
+        ([], "list of 1 to 128"),
+        (b64encode(b"PK\x03\x04abcdefgh").decode(), "is a pickle"),
+        (b64encode(b"\x80\x02abcdefgh").decode(), "is a pickle"),
+        (b64encode(bytes(8)).decode(), "no safetensors file"),
+        (b64encode(b"\xff" * 9).decode(), "no safetensors file"),
+        (b64encode((9).to_bytes(8, "little") + b"[" * 9).decode(), "no safetensors file"),
+        (b64encode((9).to_bytes(8, "little") + b"{" * 9).decode(), "one tensor"),
+        (tensor_file(y={}), "one tensor"),
+        (tensor_file(dtype="I64"), "one tensor"),
+        (tensor_file(shape="ab"), "one tensor"),
+        (tensor_file(shape=[-1, 2]), "one tensor"),
+        (tensor_file(x={"dtype": "F32", "shape": [3, 2], "data_offsets": [0, 8]}), "other bytes"),
+        (tensor_file(shape=[3, 3]), "shape"),
+        (tensor_file(data=bytes(8)), "24 bytes of data"),
+        (tensor_file(data=b"\xff" * 24), "finite"),
+    ],
+)
+async def test_embeddings_that_are_refused(run_api, content, problem):
+    async with run_api(engine_options={"input_embedding_size": 2}) as api:
+        with pytest.raises(openai.BadRequestError, match=problem) as refused:
+            await api.openai.completions.create(
+                model="fake", prompt=None, extra_body={"prompt_embeds": content}
+            )
+        assert refused.value.param == "prompt_embeds"
+        with pytest.raises(openai.BadRequestError, match="cannot be combined with prompt"):
+            await api.openai.completions.create(
+                model="fake", prompt="a", extra_body={"prompt_embeds": tensor_file()}
+            )

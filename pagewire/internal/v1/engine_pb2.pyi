@@ -298,18 +298,20 @@ class InputEmbeddings(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., positions: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class Pooling(_message.Message):
-    __slots__ = ("type", "dimensions", "normalize", "head", "token_ids")
+    __slots__ = ("type", "dimensions", "normalize", "head", "token_ids", "second_text")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
     type: PoolingType
     dimensions: int
     normalize: bool
     head: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, type: _Optional[_Union[PoolingType, str]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., head: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    second_text: int
+    def __init__(self, type: _Optional[_Union[PoolingType, str]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., head: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., second_text: _Optional[int] = ...) -> None: ...
 
 class TenantTerms(_message.Message):
     __slots__ = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences")

@@ -103,18 +103,20 @@ class ReadResponse(_message.Message):
     def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Reading(_message.Message):
-    __slots__ = ("token_ids", "text", "starts", "ends", "truncated")
+    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     text: str
     starts: bytes
     ends: bytes
     truncated: int
-    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ...) -> None: ...
+    second_text: int
+    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ...) -> None: ...
 
 class Readings(_message.Message):
     __slots__ = ("token_ids",)

@@ -289,6 +289,17 @@ def test_names(house: Adapters) -> None:
     assert adapter_digest("b") not in house.worker.adapters
 
 
+def test_no_more_names_than_a_core_keeps(house: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may have any number of adapters. A name that is known may get another one all the same."""
+    monkeypatch.setattr("engine_core.adapters.names.MAX_ADAPTERS", 2)
+    for name, folder in (("x", "a"), ("y", "b"), ("z", "c"), ("y", "c")):
+        house.load(name, folder)
+    assert house.answers() == [("x", ""), ("y", ""), ("z", "TOO_MANY_ADAPTERS"), ("y", "")]
+    house.put_one(1, "c")
+    house.run()
+    assert house.outputs_of(b"a").ends, "requests that have resolved it before go on"
+
+
 def test_unload_waits_for_its_requests(house: Adapters) -> None:
     house.load("x", "a")
     house.put_one(1, "a", max_tokens=20, ignore_eos=True)

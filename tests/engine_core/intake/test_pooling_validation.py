@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
         lambda m: m.pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST, token_ids=[5] * 9)),
         "pooling.token_ids",
     ),
+    "a second text of no token": (lambda m: setattr(m.pooling, "second_text", 5), "pooling.second_text"),
     "several sequences": (lambda m: setattr(m.sampling, "n", 2), "pooling"),
     "output": (lambda m: setattr(m.stopping, "max_tokens", 2), "pooling"),
     "log-probabilities": (lambda m: m.logprobs.CopyFrom(top(1)), "logprobs"),

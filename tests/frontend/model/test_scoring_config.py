@@ -11,7 +11,12 @@ from frontend.model.score_templates import RERANKERS
 from pagewire.checkpoints.heads import CLASSIFIER
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MEAN,
+    Pooling,
+)
 from tests.frontend.fakes import encode, write_checkpoint
 
 OWN = """{% set query = messages | selectattr("role", "eq", "query") | map(attribute="content") | first %}
@@ -156,3 +161,19 @@ def test_what_stops_the_start(tmp_path: Path, files: dict[str, Any], flags: dict
     with pytest.raises(StartupError) as stopped:
         load(tmp_path / "model", files, **flags)
     assert problem in str(stopped.value)
+
+
+def test_pairs_of_encoders_are_those_of_their_tokenizer(tmp_path: Path):
+    """Unless a template is named; chosen tokens have no logits there, and several labels are no score."""
+    config = {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    found = load(tmp_path / "one", {"config_json": config})
+    assert found.template is None and found.activation == "sigmoid"
+    assert found.pooling == Pooling(type=POOLING_TYPE_CLS, head=CLASSIFIER)
+    found = load(tmp_path / "named", {"config_json": config}, score_template="qwen3-reranker")
+    assert found.template is not None and found.pooling.type == POOLING_TYPE_CLS
+    mean = {"architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "mean"}
+    assert load(tmp_path / "two", {"config_json": mean}) is None
+    found = load(tmp_path / "mean", {"config_json": mean | {"num_labels": 1}})
+    assert found.pooling.type == POOLING_TYPE_MEAN
+    with pytest.raises(StartupError, match="a classifier in place of tokens"):
+        load(tmp_path / "tokens", {"config_json": config}, score_tokens="yes,no")

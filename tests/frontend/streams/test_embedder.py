@@ -7,6 +7,8 @@ import shutil
 import grpc
 import pytest
 from google.rpc import code_pb2
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, NamedAdapter, Pooling
 from pagewire.ipc.columns import unpack_u32
@@ -14,6 +16,7 @@ from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
 from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
+    END,
     details_of,
     encode,
     fake_vector,
@@ -127,6 +130,20 @@ async def test_texts_are_cut_after_max_seq_length(sentences):
         assert sorted(sent) == sorted(kept) and response.usage.prompt_tokens == sum(map(len, kept))
         (ids,) = (await service.pooling.Embed(request_of([7] * 9))).embeddings
         assert not ids.truncated_tokens, "ids are as the client has them"
+
+
+async def test_a_cut_keeps_the_tokens_at_the_end_of_a_text(sentences):
+    """Those of which Qwen3-Embedding and BERT take the state, or see the end."""
+    tokenizer = Tokenizer.from_file(str(sentences / "tokenizer.json"))
+    names = {token: tokenizer.id_to_token(token) for token in (BEGIN, END)}
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{names[BEGIN]} $A {names[END]}", special_tokens=[(name, id) for id, name in names.items()]
+    )
+    tokenizer.save(str(sentences / "tokenizer.json"))
+    async with embedding(sentences, pool) as service:
+        (cut,) = (await service.pooling.Embed(request_of("z" * 10, prompt_name=""))).embeddings
+        sent = unpack_u32((await next_of(service.engine.requests)).prompt_token_ids)
+        assert sent == [BEGIN, *encode("z" * 6), END] and cut.truncated_tokens == 4
 
 
 async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoint):

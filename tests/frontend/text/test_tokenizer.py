@@ -6,6 +6,7 @@ import pytest
 from tokenizers import AddedToken, decoders, normalizers
 
 from frontend.text.tokenizer import Tokenizer
+from tests.checkpoints import make_wordpiece
 from tests.frontend.fakes import (
     BEGIN,
     END,
@@ -31,6 +32,15 @@ def test_encoding(tokenizer, text, special):
         assert list(encoding.token_ids) == expected.ids
         assert list(encoding.added) == expected.special_tokens_mask
         assert list(encoding.offsets) == (expected.offsets if offsets else [])
+
+
+def test_pairs(tokenizer):
+    """What the library makes of two texts; the second one begins where its types do, if there are some."""
+    pairs = Tokenizer(make_wordpiece(100)).encode_pair("a b", "c")
+    assert list(pairs.token_ids) == [2, 5, 6, 3, 7, 3] and pairs.second_text == 4
+    assert Tokenizer(make_wordpiece(100)).encode_pair("", "").second_text == 2
+    plain = tokenizer.encode_pair("hi", "the")
+    assert list(plain.token_ids) == byte_level_tokenizer().encode("hi", "the").ids
 
 
 def test_padding_and_truncation_of_the_file_are_off():

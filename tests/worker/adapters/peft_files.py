@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.adapter import Adapter, LayerDeltas
 from worker.adapters.load import load_adapter
 from worker.cpu.weights import CPU, OwnBits
 from worker.families.registry import read_model_config
+from worker.layers.embedding import VocabEmbedding
 from worker.layers.matrix import MatrixOwner, PlainMethod
 from worker.models.base import LanguageModel
 from worker.startup.model import load_model
@@ -35,7 +37,8 @@ def linear_modules(folder: Path) -> list[str]:
     modules = model_of(folder).target_modules
     assert modules is not None
     reference = AutoModelForCausalLM.from_pretrained(folder)
-    return [name for name, _ in reference.named_modules() if modules.normal_name(name) in modules.targets]
+    linear = [name for name, each in reference.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)]
+    return [name for name in linear if modules.normal_name(name) in modules.targets]
 
 
 def write_adapter(base: Path, folder: Path, merge: bool = True, std: float = 0.1, **fields: Any) -> Path:
@@ -91,9 +94,14 @@ def weights_of(layer: MatrixOwner) -> torch.Tensor:
 
 def change(layer: MatrixOwner, deltas: LayerDeltas) -> torch.Tensor:
     """Returns what an adapter adds to the matrices of a layer, [N, out, in] float32."""
-    total, given = torch.zeros(weights_of(layer).shape), iter(deltas)
-    for matrix, sizes in zip(total, layer.adapted_parts, strict=True):
-        for rows, delta in zip(matrix.split(sizes), given, strict=False):
+    given, changes = iter(deltas), list[torch.Tensor]()
+    for matrix in layer.adapted_matrices:
+        total = torch.zeros(sum(matrix.parts), matrix.inputs)
+        for rows, delta in zip(total.split(matrix.parts), given, strict=False):
             if delta is not None:
                 rows += delta.scale * (delta.b.float() @ delta.a.float())
-    return total
+        changes.append(total)
+    if isinstance(layer, VocabEmbedding):  # the lookup is that of the rows of the head
+        head, lookup = changes
+        return (head + lookup.T)[None]
+    return torch.stack(changes)

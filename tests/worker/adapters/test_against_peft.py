@@ -160,3 +160,28 @@ def test_experts_of_an_older_peft(checkpoint: Checkpoints, tmp_path: Path) -> No
             turned[other] = tensor.view(-1, 3, 6).permute(2, 1, 0).reshape(18, -1).contiguous()
     save_file(turned, path)
     assert check(base, tmp_path)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "gemma4", "opt"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_heads_and_embeddings(family: str, tied: bool, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Beside whole copies of the base's, which peft writes for them. Where weights are tied, both change
+    them."""
+    base = checkpoint(family, tie_word_embeddings=tied)
+    embedding = {"gpt2": "wte"}.get(family, "embed_tokens")
+    fields = {"target_modules": ["lm_head", embedding], "rank_pattern": {embedding: 2}}
+    merged = write_adapter(base, tmp_path, r=3, lora_alpha=5, **fields)
+    assert check(base, merged) == ({"embedding"} if tied else {"embedding", "head"})
+
+
+@pytest.mark.parametrize(
+    ("family", "router"),
+    [("qwen2_moe", "gate"), ("deepseek_v3", "gate"), ("gpt_oss", "router"), ("granitemoe", "router")],
+)
+def test_routers(family: str, router: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Parameters of modules that are no linear layers, whose patterns have the parameters' names."""
+    base = checkpoint(family)
+    fields = {"target_modules": [], "target_parameters": [f"{router}.weight"]}
+    patterns = {"rank_pattern": {f"{router}.weight": 2}, "alpha_pattern": {f"{router}.weight": 7}}
+    changed = check(base, write_adapter(base, tmp_path, r=3, lora_alpha=5, **fields, **patterns))
+    assert changed and all(path.endswith(".router") for path in changed)

@@ -180,14 +180,29 @@ TENSORS: dict[str, tuple[Tensors, str]] = {
         {f"{EMBEDDING}.token_adapter.trainable_tokens_delta": torch.ones(1, 48)},
         "trainable_tokens_delta: trained tokens",
     ),
-    "embedding": (
+    "half of an embedding": (
         {f"{EMBEDDING}.lora_embedding_A": torch.ones(4, 320)},
-        "adapters of embeddings .* not supported yet",
+        "lora_embedding_A lacks its other half, lora_embedding_B",
     ),
-    "head": (
+    "an embedding of more tokens": (
+        {
+            f"{EMBEDDING}.lora_embedding_A": torch.ones(4, 321),
+            f"{EMBEDDING}.lora_embedding_B": torch.ones(48, 4),
+        },
+        r"lora_embedding_A has shape \[4, 321\], not \[4, 320\]",
+    ),
+    "an embedding as a linear layer": (
+        {f"{EMBEDDING}.lora_A.weight": torch.ones(4, 320), f"{EMBEDDING}.lora_B.weight": torch.ones(48, 4)},
+        "adapters of model.embed_tokens are not supported",
+    ),
+    "a linear layer as an embedding": (
+        {f"{Q}.lora_embedding_A": torch.ones(4, 48), f"{Q}.lora_embedding_B": torch.ones(48, 4)},
+        "lora_embedding_A: the model has no linear layer model.layers.0.self_attn.q_proj",
+    ),
+    "a head of more tokens": (
         {"base_model.model.lm_head.lora_A.weight": torch.ones(4, 48)}
-        | {"base_model.model.lm_head.lora_B.weight": torch.ones(320, 4)},
-        "lm_head.lora_A.weight: adapters of lm_head are not supported yet",
+        | {"base_model.model.lm_head.lora_B.weight": torch.ones(321, 4)},
+        r"lm_head.lora_B.weight has shape \[321, 4\], not \[320, 4\]",
     ),
     "a norm": (
         {"base_model.model.model.norm.lora_A.weight": torch.ones(4, 48)}
@@ -288,9 +303,9 @@ EXPERTS: dict[str, tuple[Tensors, str]] = {
         {"base_model.model.model.layers.0.mlp.experts.lora_A.weight": torch.ones(24, 48)},
         "experts.lora_A.weight lacks its other half, lora_B",
     ),
-    "a router": (
-        of_experts("gate", (4, 48), (6, 4)),
-        "adapters of model.layers.0.mlp.gate are not supported",
+    "a router of more experts": (
+        of_experts("gate", (4, 48), (7, 4)),
+        r"mlp.gate.lora_B.weight has shape \[7, 4\], not \[6, 4\]",
     ),
 }
 
@@ -333,7 +348,6 @@ def test_experts_of_a_gpu_are_refused(checkpoint: Checkpoints, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("family", "module", "fields"),
     [
-        ("deepseek_v3", "model.layers.0.self_attn.kv_b_proj", {}),
         ("opt", "model.decoder.project_out", {"word_embed_proj_dim": 32}),
     ],
 )

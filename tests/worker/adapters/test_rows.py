@@ -6,14 +6,18 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kernels.cpu import weight_forms
+from kernels.cpu.instruction_sets import target_set
+from kernels.cpu.matmul.compact.weight import CompactWeight
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from pagewire.internal.v1 import worker_pb2
+from tests.logprob_columns import top
 from tests.worker.fakes import DrivenSequence, Driver
 from worker.adapters.adapter import Adapter, Delta, LayerDeltas
 from worker.adapters.rows import AdapterRows
@@ -21,6 +25,7 @@ from worker.adapters.store import takes_adapter
 from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear
 from worker.models.base import LanguageModel
 from worker.step.rows import PlanError
 
@@ -30,14 +35,19 @@ SIZES = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 12}
 DIGESTS = [hashlib.blake2b(bytes([number]), digest_size=32).digest() for number in range(4)]
 
 
-def synthetic(model: LanguageModel, number: int, ranks: Sequence[int] = (8, 12)) -> Adapter:
-    """Random deltas of a part of the layers, the first adapter's of all."""
+def synthetic(
+    model: LanguageModel,
+    number: int,
+    ranks: Sequence[int] = (8, 12),
+    kinds: tuple[type[Layer], ...] = (Layer,),
+) -> Adapter:
+    """Random deltas of a part of the layers of some kinds, the first adapter's of all."""
     generator, choose = torch.Generator().manual_seed(number), random.Random(number)
     deltas: dict[Layer, LayerDeltas] = {}
-    layers = [layer for layer in model.modules() if isinstance(layer, Layer) and takes_adapter(layer)]
+    layers = [layer for layer in model.modules() if isinstance(layer, kinds) and takes_adapter(layer)]
     for layer in layers:
-        inputs, parts = layer.adapted_inputs, list[Delta | None]()
-        for held in chain.from_iterable(layer.adapted_parts):
+        parts = list[Delta | None]()
+        for inputs, held in [(each.inputs, part) for each in layer.adapted_matrices for part in each.parts]:
             rank = choose.choice(ranks)
             a, b = (torch.randn(size, generator=generator) for size in ((rank, inputs), (held, rank)))
             delta = Delta(a.bfloat16() if number % 2 else a, b.bfloat16(), 0.1)
@@ -189,6 +199,45 @@ def test_positions_before_the_start_are_the_base_models(checkpoint: Checkpoints)
     (alone,) = add(driver, 3, 0, start=16)
     driver.run()
     assert torch.equal(torch.stack(adapted.logits), torch.stack(alone.logits))
+
+
+@pytest.mark.parametrize("part", ["head", "lookup"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_heads_and_embeddings(part: str, tied: bool, checkpoint: Checkpoints):
+    """Each by itself, also where they have one table: prompts' scores and sampled tokens, alone, beside rows
+    without adapters, and in chunks. What sees only the head leaves hidden states as they are."""
+    folder, scores = checkpoint("llama", head_dim=32, tie_word_embeddings=tied), list[object]()
+    for owner, others, budget in ((0, 0, 4096), (0, 3, 4096), (0, 3, 20), (None, 0, 4096)):
+        driver = Driver(folder, dtype="bfloat16", budget=budget, record=False, **SIZES)
+        model = driver.runner.backend.model.model
+        assert (model.head is model.embedding) == tied
+        table = model.head if part == "head" else model.embedding
+        whole = synthetic(model, 0)
+        head, lookup = whole.deltas[table]
+        parts = (head, None) if part == "head" else (None, lookup)
+        store(driver).add(replace(whole, deltas={table: parts}))
+        for number in range(others):
+            add(driver, number, None)
+        wants = {"wants": top(2), "prompt_wants": top(2), "adapter": adapter_of(owner)}
+        (sequence,) = driver.add(range(3, 40), 6, **wants)
+        driver.run()
+        scores.append((sequence.prompt_scores, sequence.scores, sequence.output))
+    alone, beside, chunked, plain = scores
+    assert alone == beside == chunked
+    assert all(one != other for one, other in zip(alone, plain, strict=True))
+
+
+def test_weights_of_12_bits(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """They give the bits of those of 16."""
+    if not (chosen := target_set()) or not chosen.compact:
+        pytest.skip("this CPU unpacks 12 bits too slowly")
+    folder, found = checkpoint("llama", head_dim=32), list[list[torch.Tensor]]()
+    for form in (CompactWeight, PackedWeight):
+        model = loaded(folder).runner.backend.model.model
+        assert {type(each.packed) for each in model.modules() if isinstance(each, ColumnLinear)} == {form}
+        found.append(run(folder))
+        monkeypatch.setattr(weight_forms, "compact_weight", pack_weight)
+    assert all(torch.equal(*each) for each in zip(*found, strict=True))
 
 
 def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):

@@ -13,6 +13,7 @@ from tests.worker.adapters.test_rows import DIGESTS, adapter_of, synthetic
 from tests.worker.cuda.host_devices import SMALL, interpret, load_on_the_host
 from tests.worker.fakes import DrivenSequence, Driver, resolved_params
 from worker.adapters.store import AdapterStore
+from worker.layers.linear import ColumnLinear, RowLinear
 from worker.step.rows import PlanError
 
 Checkpoints = Callable[..., Path]
@@ -78,10 +79,13 @@ def test_the_same_bits(folder: Path, few_values: None):
 
 
 def test_as_on_a_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of the layers that take adapters on both."""
+
     def loaded_on_a_cpu() -> Driver:
         driver = Driver(folder, record=False, dtype="float32", **SMALL)
         for number in range(len(DIGESTS)):
-            store(driver).add(synthetic(driver.runner.backend.model, number, (3, 5)))
+            kinds = ColumnLinear, RowLinear
+            store(driver).add(synthetic(driver.runner.backend.model, number, (3, 5), kinds))
         return driver
 
     expected = run(loaded_on_a_cpu())

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from pagewire.internal.v1 import worker_pb2
 from pagewire.internal.v1.engine_pb2 import InputEmbeddings
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.logprob_columns import Scored
 from tests.worker.cuda.host_devices import SMALL, interpret, load_on_the_host
 from tests.worker.fakes import Driver, resolved_params
 from tests.worker.step.test_embeddings import embeddings
+from worker.adapters.adapter import Adapter
 
 PROMPT = [3 + 7 * i % 50 for i in range(13)]
 SOME = [0, 5, 6, 12]
@@ -54,3 +56,22 @@ def test_the_embeddings_of_ids_are_the_ids(
     driver = load(budget=7)
     driver.runner.backend.capture(7)
     assert run(driver, *prompts) == [expected] * 3
+
+
+def test_virtual_tokens_of_an_adapter_are_embeddings(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    interpret(monkeypatch)
+    folder = checkpoint("llama", num_hidden_layers=1, max_position_embeddings=96)
+    driver = Driver(folder, 64, record=False, loader=load_on_the_host, max_loras=1, **SMALL)
+    table = driver.runner.backend.model.embedding.weight
+    values = table[PROMPT[:4]].detach().clone()
+    digest = bytes(32)
+    driver.runner.backend.adapters.store.add(Adapter(digest, 0, (), "", {}, values))
+    adapter = worker_pb2.RowAdapter(digest=digest, virtual_tokens=4)
+    ids = [0] * 4 + PROMPT[4:]
+    wants = LogprobOptions(top_n=2)
+    (tuned,) = driver.add(ids, 2, resolved_params(), wants=wants, adapter=adapter)
+    (plain,) = driver.add(PROMPT, 2, resolved_params(), wants=wants)
+    driver.run()
+    assert tuned.scores == plain.scores

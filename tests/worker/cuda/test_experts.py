@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ VARIANTS = {
     ),
     "inputs that are weighed": replace(PLAIN, weighs_inputs=True, shared_gate=False),
 }
-BATCH: Any = None
+BATCH: Any = SimpleNamespace(adapters=None)
 """No part of experts reads it."""
 
 

@@ -25,7 +25,7 @@ from pagewire.internal.v1.engine_pb2 import (
 )
 from tests.worker.fakes import Driver
 from tests.worker.pooling.test_rows import FITTING, PROMPTS, vectors
-from worker.pooling.stages import BLOCK, Head, Stage
+from worker.pooling.stages import ACTIVATIONS, BLOCK, Head, Stage, StageNorm
 
 
 def classifier(whole: Path, folder: Path, labels: int) -> tuple[Path, str]:
@@ -196,6 +196,19 @@ def test_a_product_has_the_bits_that_it_has_alone(shape: tuple[int, int]):
     alone = np.stack([[np.add.reduce(row * vector) for row in weight] for vector in x])
     assert (Stage(weight)(x).view(np.uint32) == alone.view(np.uint32)).all()
     assert (Stage(weight)(x[3:4]).view(np.uint32) == alone[3:4].view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_norm_and_an_activation_are_of_each_vector(activation: str):
+    """Each has the bits that it has alone."""
+    generator = np.random.default_rng(5)
+    weight, x = (
+        generator.standard_normal((33, 20), np.float32),
+        generator.standard_normal((7, 20), np.float32),
+    )
+    stage = Stage(weight, weight[:, 0], activation, StageNorm(weight[:, 1], weight[:, 2], 1e-5))
+    together, alone = stage(x), np.concatenate([stage(vector[None]) for vector in x])
+    assert (together.view(np.uint32) == alone.view(np.uint32)).all()
 
 
 @pytest.mark.cpu_kernels

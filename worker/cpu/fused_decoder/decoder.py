@@ -25,6 +25,7 @@ from kernels.api import (
     RecordingOps,
     RowStateSpec,
     StepProgram,
+    adapters,
 )
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
@@ -135,8 +136,8 @@ class FusedDecoder(LanguageModel):
     def captured(self) -> Sequence[torch.Tensor]:
         return [buffer[: len(self._last.hidden)] for buffer in self._captures[self._last.few]]
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.model.logits(hidden)
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
+        return self.model.logits(hidden, adapters)
 
     def sampled_logits(self, hidden: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         program = self._program_of(hidden)

@@ -9,7 +9,7 @@ from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.linear import Part, RowLinear, column_linear
-from worker.layers.matrix import Matrix
+from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.layers.mlp import ClampedGate, FeedForward, GatedActivation, GatedMLP
 from worker.parallel import Placement
 
@@ -20,8 +20,22 @@ class WideMatrix(Matrix):
 
     keeps_parameter = True
 
+    def __init__(self, count: int, width: int, bias: bool, place: Placement) -> None:
+        """count: of outputs. width: E."""
+        super().__init__(place.empty(count, width), place.empty(count) if bias else None)
+        self.width, self.count = width, count
+        self.takes_adapters = not place.stacks_experts
+
+    @property
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        return (AdaptedMatrix(self.width, (self.count,)),)
+
     def pack(self, forms: WeightForms) -> None:
         self.method = self.method.pack(forms.exact, self.bias)
+
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """[T, E] -> [T, N] float32."""
+        return self.adapted(self.product(x, wide=True), x, batch)
 
 
 class ExpertRouter(WideMatrix):
@@ -30,16 +44,12 @@ class ExpertRouter(WideMatrix):
     def __init__(self, width: int, config: ExpertsConfig, place: Placement) -> None:
         """width: E."""
         count = config.routing.num_experts
-        super().__init__(place.empty(count, width), place.empty(count) if config.router_bias else None)
-        self.width, self.routing = width, config.routing
+        super().__init__(count, width, config.router_bias, place)
+        self.routing = config.routing
         self.correction: torch.nn.Parameter | None = None
         if config.corrected:
             wide = torch.empty(count, dtype=torch.float32, device=place.device)
             self.correction = torch.nn.Parameter(wide, requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, E] -> [T, N] float32."""
-        return self.product(x, wide=True)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name of the checkpoint's modules, and where there is a correction that of its tensor."""
@@ -47,19 +57,6 @@ class ExpertRouter(WideMatrix):
         yield from super().weights(name)
         if self.correction is not None:
             yield Weight(correction[0], tuple(self.correction.shape), self.correction)
-
-
-class SharedGate(WideMatrix):
-    """x @ w, whose sigmoid is the factor of the shared experts."""
-
-    def __init__(self, width: int, place: Placement) -> None:
-        """width: E."""
-        super().__init__(place.empty(1, width))
-        self.width = width
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, E] -> [T] float32."""
-        return self.product(x, wide=True)[:, 0]
 
 
 class Experts(FeedForward):
@@ -87,17 +84,19 @@ class Experts(FeedForward):
             GatedActivation(activation) if swiglu is None else ClampedGate(swiglu.alpha, swiglu.limit)
         )
         self.expert_down = ExpertMatrices(count, inner, (whole,), place, *kind, adds_bias=first)
-        self.shared = self.shared_gate = None
+        self.shared = None
+        self.shared_gate: WideMatrix | None = None
+        """x @ w, whose sigmoid is the factor of the shared experts."""
         if config.shared_size:
             sizes = (config.shared_size,) * 2
             gate_up = column_linear(width, sizes, False, place)
             self.shared = GatedMLP(gate_up, RowLinear(config.shared_size, width, False, place), activation)
         if config.shared_gate:
-            self.shared_gate = SharedGate(width, place)
+            self.shared_gate = WideMatrix(1, width, False, place)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        return self.mix(x, *self.choose(x), batch)
+        return self.mix(x, *self.choose(x, batch), batch)
 
     def mix(
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
@@ -106,7 +105,7 @@ class Experts(FeedForward):
         y, places = self._by_expert(x, weights, chosen, batch)
         given = None if self.weighs_inputs else weights
         shared = None if self.shared is None else self.shared(x, batch)
-        gate = None if self.shared_gate is None else self.shared_gate(x)
+        gate = None if self.shared_gate is None else self.shared_gate(x, batch)[:, 0]
         if self.group.size == 1:
             return self.ops.combine(y, given, places, shared, gate)
         routed = self.group.all_reduce(self.ops.combine(y, given, places))
@@ -127,6 +126,6 @@ class Experts(FeedForward):
         outer = self.ops.expert_linear(self.activation(inner), down, order, adapters=batch.adapters)
         return outer, order.places
 
-    def choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def choose(self, x: torch.Tensor, batch: InputBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""
-        return self.ops.route(self.router(x), self.router.correction, self.router.routing)
+        return self.ops.route(self.router(x, batch), self.router.correction, self.router.routing)

@@ -9,6 +9,7 @@ from kernels.api import LowBitWeight, PackedMatrix, WeightForms
 from worker.layers.base import Weight
 from worker.layers.linear import Part
 from worker.layers.matrix import (
+    AdaptedMatrix,
     LinearMethod,
     LowBitMethod,
     MatrixOwner,
@@ -55,12 +56,9 @@ class ExpertMatrices(MatrixOwner):
         self.adds_bias = adds_bias
 
     @property
-    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
-        return (tuple(part.held for part in self.out_parts),) * self.num_experts
-
-    @property
-    def adapted_inputs(self) -> int:
-        return self.in_part.held
+    def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
+        outputs = tuple(part.held for part in self.out_parts)
+        return (AdaptedMatrix(self.in_part.held, outputs),) * self.num_experts
 
     def slots(self) -> Iterator[WeightSlot]:
         for index, method in enumerate(self.methods):

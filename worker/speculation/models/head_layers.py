@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.api import InputBatch, LayerCache
+from kernels.api import InputBatch, LayerCache, adapters
 from worker.config.decoder import DecoderFamily
 from worker.families.registry import DECODERS
 from worker.layers.attention.rotary import Rotary, rotary_order
@@ -113,9 +113,9 @@ class EagleHead(Head):
         hidden, self.states = self.norm.add(self.mlp(x, batch), residual)
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         """[A, E] -> [A, V] float32: of the target's vocabulary, -inf for tokens that the head lacks."""
-        logits = self.head.logits(hidden)
+        logits = self.head.logits(hidden, adapters)
         if self.token_map is None:
             return logits
         every = torch.full((len(logits), self._vocab_size), -torch.inf)

@@ -48,7 +48,7 @@ SERVED: tuple[tuple[Operation, Handle], ...] = (
         "/v1/completions",
         "Continues prompts",
         endpoints.completions,
-        object_schema(COMPLETION, "prompt"),
+        object_schema(COMPLETION),
     ),
     _post(
         "/v1/responses",

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from kernels.api import InputBatch, LayerCache
+from kernels.api import InputBatch, LayerCache, adapters
 from pagewire_transformers.probe import LayerShape
 from worker.layers.attention.self_attention import Attention
 from worker.layers.base import Layer
@@ -107,7 +107,7 @@ class TransformersModel(LanguageModel):
         hidden: torch.Tensor = out.last_hidden_state[0]
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         self.trunk.given = hidden[None]
         try:
             ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.elementwise.elements import FLOAT32
@@ -84,13 +85,15 @@ def ops(request: pytest.FixtureRequest) -> CpuOps:
     return CpuOps(request.param)
 
 
-def test_every_token_alone_and_beside_others(ops: CpuOps):
+@pytest.mark.parametrize("y_dtype", [None, F32])
+def test_every_token_alone_and_beside_others(ops: CpuOps, y_dtype: torch.dtype | None):
     """Twelve adapters of one to twelve tokens each: the sums of the definition, in its order; tokens without
     an adapter are as they were."""
     owners = [owner for owner in range(len(ADAPTERS)) for _ in range(1 + owner * 5 % 12)]
     count = len(owners) + 7
     tokens = torch.randperm(count, generator=torch.Generator().manual_seed(3))[: len(owners)].tolist()
-    x, y = random(count, K, dtype=ops.dtype), random(count, sum(COLUMNS), dtype=ops.dtype, seed=2)
+    x = random(count, K, dtype=ops.dtype)
+    y = random(count, sum(COLUMNS), dtype=y_dtype or ops.dtype, seed=2)
     together = ops.adapt(y.clone(), x, 1, step(ops, owners, tokens))
     untouched = sorted(set(range(count)) - set(tokens))
     assert torch.equal(together[untouched], y[untouched])
@@ -111,3 +114,28 @@ def test_torch_computes_the_same(ops: CpuOps):
     size = 1 if ops.dtype.itemsize == FLOAT32.size else 2**14
     assert (compiled - plain).abs().max() <= 4e-6 * size * plain.abs().max()
     assert not torch.equal(compiled, y.float())
+
+
+def test_a_lookup_is_a_product_with_one(ops: CpuOps):
+    """Bit for bit; of odd and even ids."""
+    owners = [owner for owner in range(len(ADAPTERS)) for _ in range(5)]
+    order = torch.randperm(len(owners) + 3, generator=torch.Generator().manual_seed(4))
+    tokens, ids = order[: len(owners)].tolist(), torch.arange(len(order)) * 7 % K
+    x, y = F.one_hot(ids, K).to(ops.dtype), random(len(ids), sum(COLUMNS), dtype=ops.dtype)
+    adapters = step(ops, owners, tokens)
+    found = ops.adapt_embeddings(y.clone(), ids, 1, adapters, K)
+    assert torch.equal(found, ops.adapt(y.clone(), x, 1, adapters)) and not torch.equal(found, y)
+    plain = Ops().adapt_embeddings(y.clone(), ids, 1, step(Ops(), owners, tokens), K)
+    assert torch.allclose(plain.float(), found.float(), rtol=2e-2, atol=1e-2)
+
+
+def test_adapters_of_chosen_tokens():
+    """In the order of the adapters; a token may be chosen twice or not at all."""
+    adapters = step(Ops(), [0, 0, 3, 5, 5], [6, 1, 8, 2, 4])
+    found = adapters.at(torch.tensor([4, 0, 6, 1, 3, 4, 1]))
+    assert found is not None
+    assert found.tokens.tolist() == [2, 3, 6, 0, 5]
+    (first, _), _, (last, _) = adapters.groups
+    assert [(id(weights), count) for weights, count in found.groups] == [(id(first), 3), (id(last), 2)]
+    for tokens in ([], [0, 3]):
+        assert adapters.at(torch.tensor(tokens, dtype=torch.int64)) is None

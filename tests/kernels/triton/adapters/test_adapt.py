@@ -88,7 +88,7 @@ def test_equals_float64(where: Where, adapters: list[DeviceAdapter]) -> None:
 
 
 def test_a_token_alone_and_in_a_crowd(where: Where, adapters: list[DeviceAdapter]) -> None:
-    """Whoever else is there; with ranges that one program sums, and ranges that several sum."""
+    """Whatever tokens are beside it; with ranges that one program sums, and ranges that several sum."""
     x, y = operands(where)
     results = [
         adapt(y.clone(), x, 1, step(adapters, OWNERS, where.device), splits) for splits in (True, False)

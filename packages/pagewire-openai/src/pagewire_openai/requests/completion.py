@@ -5,7 +5,7 @@ from typing import Any
 
 from frontend.errors import InvalidRequest
 from pagewire.v1 import generation_pb2, prompt_pb2
-from pagewire_openai.requests import values
+from pagewire_openai.requests import prompt_embeds, values
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
@@ -34,6 +34,7 @@ COMPLETION: Table = {
     **EXTENSIONS,
     **STRUCTURED,
     "prompt": Field(values.anything, inner=PROMPTS),
+    prompt_embeds.FIELD: Field(values.anything, inner=prompt_embeds.SCHEMA),
     "max_tokens": Field(values.count, "stopping.max_tokens"),
     "logprobs": Field(values.count),
     "echo": Field(values.boolean, "output.echo"),
@@ -59,7 +60,12 @@ def read_completion(
     top = given(body, "logprobs", None)
     if top is not None:
         _request_logprobs(request, top, names)
-    prompts = read_prompts(body)
+    if body.get(prompt_embeds.FIELD) is not None:
+        prompts = prompt_embeds.read_prompt_embeds(body, MAX_PROMPTS)
+        for path in ("prompt.embeddings", "prompt.embeddings.data"):
+            names.put(path, prompt_embeds.FIELD)
+    else:
+        prompts = read_prompts(body)
     names.put("prompt", "prompt")
     for kind in ("prompt.text", "prompt.token_ids.ids", "prompt.token_ids"):
         names.put(kind, "prompt")

@@ -1,0 +1,40 @@
+"""Rows whose prompts are two texts: tokens of the second one have the type 1, all others 0."""
+
+import numpy as np
+import torch
+
+from kernels.api import StepBatch
+from pagewire.internal.v1 import worker_pb2
+from worker.step.plan_reader import Step
+from worker.step.rows import require
+
+
+class TokenTypeRows:
+    """Where the second text of each row begins. A worker.step.plan_reader.RowFeature."""
+
+    def __init__(self) -> None:
+        self._by_row: dict[int, int] = {}
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. Raises PlanError."""
+        if new.pooling.second_text:
+            require(new.pooling.second_text < len(prompt_ids), f"row {row} has no second text")
+            self._by_row[row] = new.pooling.second_text
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Does nothing: rows that pool are not forked."""
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row."""
+        self._by_row.pop(row, None)
+
+    def put(self, step: Step, batch: StepBatch) -> StepBatch:
+        """Returns the batch of a step with the types of its tokens, if one of them has the type 1."""
+        if not self._by_row:
+            return batch
+        types = np.zeros(len(batch.token_ids), np.int64)
+        columns = step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), batch.row_starts.tolist()
+        for row, start, count, first in zip(*columns, strict=True):
+            if row in self._by_row:
+                types[first + max(self._by_row[row] - start, 0) : first + count] = 1
+        return batch.with_token_types(torch.from_numpy(types))

@@ -181,6 +181,15 @@ async def test_echo(checkpoint, model):
         assert text_of(messages) == "<|begin|>hihello é!"
 
 
+async def test_a_prompt_that_ends_within_a_character(checkpoint, model):
+    """With echo both parts are the character; without, the output begins with what is no text."""
+    half, rest = encode("a你")[:-1], encode("你")[-1:]
+    async with run_service(checkpoint, say(rest, encode("!")), model=model) as service:
+        prompt = {"token_ids": {"ids": half}}
+        for echo, text in ((True, "a你!"), (False, "\ufffd!")):
+            assert text_of(await service.generate(prompt=prompt, output={"echo": echo})) == text
+
+
 async def test_without_text(checkpoint, model):
     async with run_service(checkpoint, HELLO, model=model) as service:
         messages = await service.generate(output={"text": False, "token_ids": True})

@@ -106,6 +106,12 @@ def test_commands_are_what_the_program_takes(name: str):
     parse(*SERVICES[name]["command"])
 
 
+@every_service
+def test_limits_on_descriptors_are_the_daemons(name: str):
+    """One above what it allows keeps a container from starting (docs/operations.md)."""
+    assert "ulimits" not in SERVICES[name]
+
+
 def test_the_engine_is_supervised():
     """So that a standby takes over when its core or worker is killed."""
     config = parse(*SERVICES["engine"]["command"])

@@ -32,6 +32,14 @@ def test_as_many_as_usual_sequences_need(monkeypatch: pytest.MonkeyPatch):
     assert choose_num_blocks(0, MIB, 4, 256, 16) == 64  # all that four rows can use
 
 
+def test_a_model_of_135_million_takes_less_than_a_gigabyte(monkeypatch: pytest.MonkeyPatch):
+    """SmolLM2's shape on two threads, of 24 GiB: beside the cache there are 270 MB of weights."""
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: 24 << 30)
+    num_bytes = block_bytes([AttentionSpec(3, 64)] * 30, 16, torch.bfloat16)
+    num_blocks = choose_num_blocks(0, num_bytes, 256, 8192, 16, num_threads=2)
+    assert num_blocks * num_bytes == 360 * MIB
+
+
 def test_as_many_bytes_as_asked_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
     assert choose_num_blocks(0, MIB, 1, 16, 16, requested_bytes=64 * MIB + 5) == 63

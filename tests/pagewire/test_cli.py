@@ -231,6 +231,19 @@ def test_a_full_disk_is_no_traceback():
     assert run.returncode == 1 and run.stderr == b"error: cannot write: No space left on device\n"
 
 
+def test_a_full_disk_elsewhere_is_named():
+    program = [
+        "from pagewire import __main__, cli",
+        "def fail(arguments):",
+        "    raise OSError(28, 'No space left on device', '/run/x')",
+        "cli.run = fail",
+        "raise SystemExit(__main__.main())",
+    ]
+    command = [sys.executable, "-c", "\n".join(program)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (1, "error: cannot write to /run/x: No space left on device\n")
+
+
 def test_health_of_a_process_that_is_not_there():
     run = pagewire("health", "--http=127.0.0.1:1")
     assert run.returncode == 1 and run.stderr.startswith("NOT_SERVING: 127.0.0.1:1:")

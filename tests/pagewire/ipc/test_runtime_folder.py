@@ -50,5 +50,7 @@ def test_a_full_or_forbidden_disk_is_a_startup_error(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
-    with pytest.raises(StartupError, match="cannot make the runtime folder.*No space left"), runtime_folder():
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    words = f"cannot make the runtime folder: {tmp_path}: No space left"
+    with pytest.raises(StartupError, match=words), runtime_folder():
         pass

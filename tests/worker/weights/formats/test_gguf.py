@@ -1,5 +1,7 @@
 """A model in a GGUF file computes what the same weights compute in safetensors."""
 
+import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pagewire.errors import StartupError
 from tests.gguf_files import write_gguf
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.test_own_bits import weights_of
+from worker.families.registry import read_model_config
 from worker.load import load
 from worker.platforms.cpu import CpuPlatform
 from worker.weights.formats import gguf as formats
@@ -50,6 +53,21 @@ def test_the_same_logits_as_from_safetensors(
     ours = outcome(write_gguf(folder, tmp_path / "model.gguf"))
     assert ours[0] == expected[0]
     assert torch.equal(ours[1], expected[1])
+
+
+def test_all_ends_that_a_file_names(checkpoint: Callable[..., Path], tmp_path: Path):
+    """By id, and by the text of a control token; an ordinary token of such a text is none."""
+    folder = Path(shutil.copytree(checkpoint("llama"), tmp_path / "llama"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    pad = tokenizer["added_tokens"][0]
+    assert pad["id"] == 0
+    for text, new in ((pad["content"], "<|im_end|>"), ("x", "<|eot_id|>")):
+        tokenizer["model"]["vocab"][new] = tokenizer["model"]["vocab"].pop(text)
+    pad["content"] = "<|im_end|>"
+    tokenizer["model"]["merges"] = []
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    path = write_gguf(folder, tmp_path / "model.gguf", tokenizer__ggml__eot_token_id=7)
+    assert read_model_config(path).eos_token_ids == (0, 2, 7)
 
 
 def test_scaled_frequencies_as_llama3_computes_them(checkpoint: Callable[..., Path], tmp_path: Path):

@@ -120,10 +120,13 @@ class AdapterCatalogue:
         ModelNotFound, EngineNotReady."""
         if name not in self._entries:
             raise ModelNotFound(name)
+        unloaded = self._entries[name].adapter
         call = Utility(unload_adapter=UnloadAdapter(name=name))
         answers = await self._questions.of_all(call, seconds=None)
-        self._entries.pop(name, None)
+        # The cores' tables have taken the name away before; by now it may be that of another load.
         if all(result.adapter.reason == "ADAPTER_NOT_FOUND" for _, result in answers):
+            if (entry := self._entries.get(name)) is not None and entry.adapter is unloaded:
+                del self._entries[name]
             raise ModelNotFound(name)
 
     async def listed(self) -> list[NamedAdapter]:

@@ -22,7 +22,7 @@ from frontend.engine.client import EngineClient
 from frontend.engine.core import Routing, routing_of
 from frontend.engine.journal import put_delivered
 from frontend.engine.logprobs import check_prompt_logprobs
-from frontend.errors import InvalidRequest
+from frontend.errors import InvalidRequest, ModelNotFound
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
@@ -155,8 +155,11 @@ class Generator:
 
     async def check_model(self, name: str, caller: Caller) -> None:
         """Raises ServiceError unless a name is empty, one of the model's, or that of an adapter that a caller
-        may use."""
-        await self._resolve("" if name in self.model.names else name, b"", caller)
+        may use. Before an engine has told its adapters there are none."""
+        if name and name not in self.model.names:
+            if self.engine.facts is None:
+                raise ModelNotFound(name)
+            await self._resolve(name, b"", caller)
 
     async def _resolve(self, name: str, digest: bytes, caller: Caller) -> NamedAdapter | None:
         if not name:

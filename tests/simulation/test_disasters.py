@@ -4,6 +4,7 @@ import pytest
 
 from engine_core.quarantine.blame import STRIKES
 from tests.simulation.run import Totals, run_seeds
+from tests.simulation.world import simulate
 
 
 def run(kind: str, seeds: int) -> Totals:
@@ -24,7 +25,9 @@ def test_requests_keep_their_adapters() -> None:
     that have found something: a stream that went on with another adapter (31), adapters that a worker loaded
     for a core that was gone (15), kills of cores that were laid to an adapter (18), a frontend that the core
     took for lost and did not tell of a new name (85), replays that did not know what a block was adapted by
-    (12)."""
+    (12), a name that was loaded again before its unload was answered, and then forgotten (287, 326)."""
+    for seed in (287, 326):
+        simulate(seed, "adapters")
     totals = run("adapters", 90)
     assert totals.outcomes["complete"] > 500 and totals.outcomes["embedded"] > 100
     assert totals.adoptions > 100 and totals.outcomes["ADAPTER_CHANGED"] > 5

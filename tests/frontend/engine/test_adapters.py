@@ -61,6 +61,7 @@ class FakeQuestions:
     async def of_all(self, call: Utility, seconds: float | None = 1.0) -> list[tuple[object, UtilityResult]]:
         self.asked.append(call)
         self.patience.append(seconds)
+        await asyncio.sleep(0)
         return [(None, answer) for answer in self.answers]
 
 
@@ -104,6 +105,38 @@ def test_unloaded_at_one_core_is_unloaded(catalogue: AdapterCatalogue) -> None:
         welcome(catalogue, core, adapter("x"), adapter("y"))
     catalogue.on_table(cores[0], table(adapter("y")))  # type: ignore[arg-type]
     assert [each.name for each in catalogue.visible(ANONYMOUS)] == ["y"]
+
+
+@pytest.mark.parametrize("is_named_again", [False, True])
+def test_a_name_that_another_load_has_taken_meanwhile_stays(
+    catalogue: AdapterCatalogue, questions: FakeQuestions, is_named_again: bool
+) -> None:
+    """An unload is answered when its last stream has ended; names are those of the cores' tables."""
+    core = FakeCore("a")
+    welcome(catalogue, core, adapter("x"))
+    questions.answers = [UtilityResult(adapter=AdapterResult(adapter=adapter("x")))]
+
+    async def unload() -> None:
+        waiting = asyncio.create_task(catalogue.unload("x"))
+        await asyncio.sleep(0)  # it has been asked
+        catalogue.on_table(core, table())  # type: ignore[arg-type]
+        if is_named_again:
+            catalogue.on_table(core, table(adapter("x", "e")))  # type: ignore[arg-type]
+        await waiting
+
+    asyncio.run(unload())
+    assert [each.digest for each in catalogue.visible(ANONYMOUS)] == [b"e" * 32] * is_named_again
+
+
+def test_a_name_that_no_core_has_is_taken_away(catalogue: AdapterCatalogue, questions: FakeQuestions) -> None:
+    welcome(catalogue, FakeCore("a"), adapter("x"))
+    questions.answers = [
+        UtilityResult(adapter=AdapterResult(problem="is not there", reason="ADAPTER_NOT_FOUND"))
+    ]
+    for _ in range(2):
+        with pytest.raises(ModelNotFound):
+            asyncio.run(catalogue.unload("x"))
+        assert not catalogue.visible(ANONYMOUS)
 
 
 @pytest.mark.parametrize(

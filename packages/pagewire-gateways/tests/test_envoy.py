@@ -1,5 +1,6 @@
 """A real Envoy balances by the load that frontends report, with the configuration of deploy/envoy."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import h2.events
 import pytest
 import yaml
 
-from pagewire.v1 import admin_pb2, generation_pb2_grpc
+from pagewire.v1 import admin_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc
 from tests.free_ports import free_ports
 from tests.frontend.fakes import Service, make_request, run_service, say
+from tests.hostile.test_frames import Http2
 
 ENVOY = shutil.which(
     "envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
@@ -87,3 +90,34 @@ async def test_the_less_loaded_frontend_gets_more_calls(checkpoint: Path, tmp_pa
                         for service, count in zip(services, before, strict=True)
                     ]
                     assert sum(shares) == ROUND
+
+
+async def test_a_connection_that_resets_much_is_closed(checkpoint: Path, tmp_path: Path):
+    """Others' connections are not concerned."""
+    async with run_service(checkpoint, say([10])) as service:
+        with running_envoy(tmp_path, [service.port, service.port]) as port:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                models = model_pb2_grpc.ModelServiceStub(channel)
+                await models.ListModels(model_pb2.ListModelsRequest(), wait_for_ready=True)
+                with Http2(f"127.0.0.1:{port}") as stranger:
+                    await asyncio.to_thread(reset_until_closed, stranger)
+                assert (await models.ListModels(model_pb2.ListModelsRequest())).models
+
+
+def reset_until_closed(client: Http2) -> None:
+    """Begins calls and resets them, 100 at a time. Returns when the connection ends."""
+    with contextlib.suppress(ConnectionError):
+        for _ in range(100):
+            for _ in range(100):
+                client.state.reset_stream(client.call(b"", end=False))
+            client.flush()
+            client.state.ping(b"all read")
+            client.flush()
+            events: list[Any] = []
+            while not any(isinstance(event, h2.events.PingAckReceived) for event in events):
+                if not (data := client.socket.recv(65536)):
+                    return
+                events = client.state.receive_data(data)
+                if any(isinstance(event, h2.events.ConnectionTerminated) for event in events):
+                    return
+        raise AssertionError("10,000 resets, and the connection lives")

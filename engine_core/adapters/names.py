@@ -109,7 +109,7 @@ class AdapterNames:
     def _loaded(self, wanted: NamedAdapter, loaded: AdapterLoaded, answer: Answer) -> None:
         try:
             if loaded.problem:
-                raise Refused("source", loaded.problem, "ADAPTER_INVALID")
+                raise Refused("source", f"cannot be loaded: {loaded.problem}", "ADAPTER_INVALID")
             self._check(wanted)  # another call may have named it meanwhile
         except Refused as refusal:
             answer(_refusal(wanted, refusal))

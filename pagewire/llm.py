@@ -43,6 +43,8 @@ _AHEAD = 2
 """Requests in flight per sequence that can run, so that the engine's queue never runs dry."""
 _INPUTS_PER_CALL = 256
 """Of a call that pools: enough to fill the engine's steps, few enough to be computed again."""
+_BYTES_PER_CALL = 8 << 20
+"""Of such a call, with what all inputs have counted for each: half of what a service takes."""
 _PAUSE_S = 0.2
 """Between two attempts while the service restarts what has died."""
 _NO_BOUNDS = {
@@ -279,12 +281,11 @@ class LLM:
         progress: bool,
         request: Callable[[Inputs], Q],
     ) -> Iterator[R]:
-        """Yields the responses of calls with a bounded number of inputs. request: makes that of some inputs.
-        Raises RpcError."""
+        """Yields the responses of calls with a bounded number of inputs, and of bytes. request: makes that of
+        some inputs. Raises RpcError."""
         self._check_owner()
         with tqdm(total=len(inputs), unit="input", dynamic_ncols=True, disable=not progress) as bar:
-            for start in range(0, len(inputs), _INPUTS_PER_CALL):
-                part = inputs[start : start + _INPUTS_PER_CALL]
+            for part in _parts(inputs, request(()).ByteSize()):
                 yield _answer(self._channel, self._service, method, request(part))
                 bar.update(len(part))
 
@@ -357,6 +358,21 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return ServeConfig(**values)
+
+
+def _parts(inputs: Inputs, shared: int) -> Iterator[Inputs]:
+    """Yields inputs for one call after another. shared: bytes that count for each input."""
+    part: list[prompt_pb2.Prompt] = []
+    size = 0
+    for each in inputs:
+        more = each.ByteSize() + shared
+        if part and (len(part) == _INPUTS_PER_CALL or size + more > _BYTES_PER_CALL):
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += more
+    if part:
+        yield part
 
 
 def _answer(connection: grpc.Channel, service: Service, method: channel.Method[Q, R], request: Q) -> R:

@@ -260,7 +260,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         ),
         pooling=pooling,
         classes=classes,
-        scoring=read_scoring(config, text, fields, classes),
+        scoring=read_scoring(config, text, fields, classes, path),
         generates=not reason and classes is None,
     )
 

@@ -15,10 +15,11 @@ from typing import Any
 from frontend.model.checkpoint_text import CheckpointText, read_template
 from frontend.model.pooling_config import TYPES
 from frontend.model.score_templates import RERANKERS, Reranker
+from frontend.model.text_defaults import PROMPTS_FILE
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
 from frontend.text.tokenizer import Tokenizer
-from pagewire.checkpoints.files import classifies_by_encoder, why_not_generate
+from pagewire.checkpoints.files import classifies_by_encoder, read_object, why_not_generate
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -44,10 +45,14 @@ class PairScoring:
 
 
 def read_scoring(
-    config: FrontendConfig, text: CheckpointText, fields: Mapping[str, Any], classes: Classes | None
+    config: FrontendConfig,
+    text: CheckpointText,
+    fields: Mapping[str, Any],
+    classes: Classes | None,
+    folder: Path,
 ) -> PairScoring | None:
-    """Returns how the model scores pairs; None: nothing says how. fields: of config.json. Raises
-    StartupError."""
+    """Returns how the model scores pairs; None: nothing says how. fields: of config.json in the checkpoint's
+    folder. Raises StartupError."""
     by_tokenizer = classifies_by_encoder(fields) and not config.score_template
     reranker = RERANKERS.get(config.score_template.lower()) or _known_by_name(config.model)
     source, origin = _template_of(config, text, reranker)
@@ -67,7 +72,7 @@ def read_scoring(
     if not by_tokenizer:
         template = ChatTemplate(source, text.special_tokens, max_bytes=most, origin=origin)
         pairs = PairTemplate(template, origin)
-    return PairScoring(pairs, found, _activation_of(fields) if classes else "sigmoid")
+    return PairScoring(pairs, found, _activation_of(fields, folder) if classes else "sigmoid")
 
 
 def _known_by_name(model: str) -> Reranker | None:
@@ -126,13 +131,15 @@ def _pooling_of(
     return Pooling(type=POOLING_TYPE_LAST, token_ids=(found[0] for found in ids))
 
 
-def _activation_of(fields: Mapping[str, Any]) -> str:
+def _activation_of(fields: Mapping[str, Any], folder: Path) -> str:
     """Returns what a cross-encoder's number becomes, as sentence-transformers has it. Raises StartupError."""
+    own = read_object(folder, PROMPTS_FILE, _WHAT) if folder.is_dir() else None
     section = fields.get("sentence_transformers")
-    stated = section.get("activation_fn") if isinstance(section, dict) else None
+    stated = (own or {}).get("activation_fn")
+    stated = stated or (section.get("activation_fn") if isinstance(section, dict) else None)
     stated = stated or fields.get("sbert_ce_default_activation_function") or "Sigmoid"
     known = {"Sigmoid": "sigmoid", "Identity": "none"}
     if (name := str(stated).rpartition(".")[2]) not in known:
-        why = f"config.json: activation_fn {name} is not known; {' and '.join(known)} are"
+        why = f"activation_fn {name} is not known; {' and '.join(known)} are"
         raise StartupError(_WHAT, why)
     return known[name]

@@ -145,22 +145,20 @@ class PromptEncoder:
 
     def pair(self, pair: reader_pb2.ReadPair) -> TokenizedPrompt:
         """Tokenizes the prompt of a query and a document. Raises InvalidRequest."""
-        most, document = pair.max_model_len, pair.document.text
-        cut = 0
-        if pair.document.HasField("truncate_to"):
-            self._check_size(document, pair.path, "text", max(MIN_TEXT, BYTES_PER_TOKEN * most), None)
-            room = max(most - len(self._encode_pair(pair, "").token_ids) - _SLACK, 0)
-            room = min(room, pair.document.truncate_to)
-            encoding = self._tokenizer.encode(document, add_special_tokens=False, offsets=True)
-            cut = max(len(encoding.token_ids) - room, 0)
-            if cut and pair.document.truncation_side == prompt_pb2.TRUNCATION_SIDE_RIGHT:
-                document = document[: encoding.offsets[room][0]]
-            elif cut:
-                document = document[encoding.offsets[cut - 1][1] :]
-        encoding = self._encode_pair(pair, document)
-        return TokenizedPrompt(
-            array("I", encoding.token_ids), num_truncated=cut, second_text=encoding.second_text
-        )
+        most, document = pair.max_model_len, pair.document
+        if not document.HasField("truncate_to"):
+            encoding = self._encode_pair(pair, document.text)
+            return TokenizedPrompt(array("I", encoding.token_ids), second_text=encoding.second_text)
+        self._check_size(document.text, pair.path, "text", max(MIN_TEXT, BYTES_PER_TOKEN * most), None)
+        alone = self._tokenizer.encode(document.text, add_special_tokens=False, offsets=True)
+        count, empty = len(alone.token_ids), len(self._encode_pair(pair, "").token_ids)
+        kept = min(count, document.truncate_to, max(most - empty, 0))
+        encoding = self._encode_pair(pair, _cut(document, alone, kept))
+        if len(encoding.token_ids) > most:
+            kept = max(kept - _SLACK, 0)
+            encoding = self._encode_pair(pair, _cut(document, alone, kept))
+        ids = array("I", encoding.token_ids)
+        return TokenizedPrompt(ids, num_truncated=count - kept, second_text=encoding.second_text)
 
     def _encode_pair(self, pair: reader_pb2.ReadPair, document: str) -> Encoding:
         most = pair.max_model_len
@@ -258,3 +256,13 @@ def _kept(encoding: Encoding, prompt: prompt_pb2.Prompt) -> list[range]:
     room = limit - head - tail
     middle = range(head, head + room) if right else range(count - tail - room, count - tail)
     return [range(head), middle, range(count - tail, count)]
+
+
+def _cut(document: prompt_pb2.Prompt, alone: Encoding, kept: int) -> str:
+    """Returns so many tokens of a document, at the side that it keeps. alone: all of it, with offsets."""
+    cut = len(alone.token_ids) - kept
+    if not cut:
+        return document.text
+    if document.truncation_side == prompt_pb2.TRUNCATION_SIDE_RIGHT:
+        return document.text[: alone.offsets[kept][0]]
+    return document.text[alone.offsets[cut - 1][1] :]

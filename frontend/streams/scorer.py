@@ -65,6 +65,10 @@ class Scorer:
             texts = [(f"documents[{index}]", prompt) for index, prompt in enumerate(request.documents)]
             texts = [("query", request.query), *texts]
             generator.model.texts.apply(texts, None, limits.max_model_len)
+            longest = generator.model.texts.longest(limits.max_model_len)
+            for _, prompt in texts:
+                if prompt.HasField("truncate_to"):
+                    prompt.truncate_to = min(prompt.truncate_to, longest)
             return pooling, texts
 
         size = request.ByteSize()

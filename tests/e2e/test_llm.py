@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import LLM, Client, SamplingParams
+from pagewire.llm import _parts
+from pagewire.v1 import prompt_pb2
 from pagewire_client.errors import InvalidArgument, Unavailable
 from pagewire_client.results import Generation
 from tests.checkpoints import make_checkpoint
@@ -71,6 +73,15 @@ def test_embeddings(llm: LLM, capsys: pytest.CaptureFixture[str]):
         assert client.model().embedding_size == len(vectors[0])
     with pytest.raises(InvalidArgument, match="dimensions"):
         llm.embed("a", dimensions=1 << 20, progress=False)
+
+
+def test_inputs_of_a_call_are_bounded_in_bytes():
+    """What all have, such as a query, counts for each."""
+    texts = [prompt_pb2.Prompt(text="x" * size) for size in (5 << 20, 2 << 20, 2 << 20, 9 << 20, 1)]
+    assert [len(part) for part in _parts(texts, 0)] == [2, 1, 1, 1]
+    assert [len(part) for part in _parts(texts, 1 << 20)] == [1, 2, 1, 1]
+    assert [len(part) for part in _parts([prompt_pb2.Prompt(text="x")] * 600, 10)] == [256, 256, 88]
+    assert not list(_parts([], 0))
 
 
 def test_scores(llm: LLM):

@@ -1,5 +1,6 @@
 """How a checkpoint, its name or flags say that it scores pairs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def test_the_checkpoints_own_template(tmp_path: Path):
 def test_a_classifier_of_one_label(tmp_path: Path, fields: dict[str, Any], activation: str):
     scoring = load(tmp_path, {"config_json": ONE_LABEL | fields}, score_template="qwen3-reranker")
     assert (scoring.pooling, scoring.activation) == (Pooling(type=POOLING_TYPE_LAST, head=2), activation)
+
+
+def test_the_activation_that_newer_checkpoints_name(tmp_path: Path):
+    """In a file of their own, which counts before config.json."""
+    fields = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}
+    write_checkpoint(tmp_path, config_json=ONE_LABEL | fields)
+    newer = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(newer))
+    config = FrontendConfig(model=str(tmp_path), score_template="qwen3-reranker")
+    scoring = load_model(config).scoring
+    assert scoring is not None and scoring.activation == "none"
 
 
 TWO = {"config_json": {**ONE_LABEL, "num_labels": 2}}

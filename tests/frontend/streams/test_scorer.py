@@ -116,9 +116,20 @@ async def test_documents_are_cut_and_templates_are_not(reranker, document, kept)
         await service.pooling.Score(request_of("q", document))
         sent = unpack_u32((await next_of(service.engine.requests)).prompt_token_ids)
         if kept is None:  # to what fits the context
-            assert sent[0] == BEGIN and sent[-1] == END and len(sent) >= fakes.MAX_MODEL_LEN - 8
+            assert sent[0] == BEGIN and sent[-1] == END and len(sent) == fakes.MAX_MODEL_LEN
         else:
             assert sent == pair("q", kept)
+
+
+async def test_a_pair_that_fits_is_not_cut(reranker):
+    """Up to the last token of the context."""
+    room = fakes.MAX_MODEL_LEN - len(pair("q", ""))
+    async with reranker(pool) as service:
+        for length in range(room - 9, room + 1):
+            text = "x" * length
+            await service.pooling.Score(request_of("q", {"text": text, "truncate_to": 1000}))
+            sent = unpack_u32((await next_of(service.engine.requests)).prompt_token_ids)
+            assert sent == pair("q", text), length
 
 
 async def test_the_classifier_of_a_cross_encoder(checkpoint, tmp_path, monkeypatch):

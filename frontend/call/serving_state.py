@@ -93,7 +93,7 @@ class ServingState:
     async def unless_closed(self, waiting: Coroutine[Any, Any, T]) -> T:
         """Returns the result of a coroutine, which is cancelled when the shutdown begins first. Raises
         Draining then."""
-        task = asyncio.create_task(waiting)
+        task, change = asyncio.create_task(waiting), None
         try:
             while not self._closes:
                 change = asyncio.create_task(self.changed())
@@ -104,6 +104,8 @@ class ServingState:
             raise Draining
         finally:
             task.cancel()
+            if change is not None:
+                change.cancel()
 
     def _notify(self) -> None:
         self._changed.set()

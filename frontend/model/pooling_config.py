@@ -65,9 +65,9 @@ def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
     if wanted in TYPES:
         return PoolingDefaults(TYPES[wanted], normalize=True, texts=read_text_defaults(folder, ""))
     modules = read_modules(folder) if wanted == "auto" else []
-    if not modules:
-        return None
     kinds = [kind for kind, _ in modules]
+    if kinds in ([], ["Transformer"], ["Transformer", "LogitScore"]):  # the last two are cross-encoders
+        return None
     dense = read_dense(folder)
     expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
     if kinds not in (expected, [*expected, "Normalize"]):

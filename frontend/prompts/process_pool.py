@@ -39,9 +39,14 @@ class PromptProcesses:
         self._arguments = [
             "reader",
             f"--model={config.model}",
+            f"--tokenizer={config.tokenizer}",
+            f"--hf-overrides={config.hf_overrides}",
             f"--chat-template={config.chat_template}",
             f"--tool-format={config.tool_format}",
             f"--reasoning-format={config.reasoning_format}",
+            f"--pooling-type={config.pooling_type}",
+            f"--score-template={config.score_template}",
+            f"--score-tokens={config.score_tokens}",
             f"--max-request-bytes={config.max_request_bytes}",
             f"--log-level={config.log_level}",
         ]

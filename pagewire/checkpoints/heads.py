@@ -112,6 +112,9 @@ def _read_dense(folder: Path, path: str) -> DenseModule:
         raise StartupError(
             WHAT, f"{name}: activation_function {activation} is not known; {known} are", REMEDY
         )
+    for key, plain in (("use_residual", False), ("module_input_name", "sentence_embedding")):
+        if fields.get(key, plain) != plain:
+            raise StartupError(WHAT, f"{name}: {key} {fields[key]!r} is not supported", REMEDY)
     in_features, out_features = (int(size) for size in sizes if size)
     return DenseModule(path, in_features, out_features, fields.get("bias", True), activation)
 

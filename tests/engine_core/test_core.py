@@ -374,7 +374,9 @@ def test_a_long_step_keeps_no_frontend_in_doubt(house: House) -> None:
     before = len(house.sent)
     house.worker.on_wait()
     assert [(name, message.WhichOneof("message")) for name, message in house.sent[before:]] == [
+        (b"a", "adapters"),  # the core has not heard of it before
         (b"a", "load"),
+        (b"c", "adapters"),
         (b"c", "load"),
     ]
     assert len(beats) == 2, "once in the step, once while it waited"

@@ -35,6 +35,7 @@ def empty_messages(count: int) -> bytes:
     [
         (empty_messages(MAX_NESTED - 2), False),
         (empty_messages(MAX_NESTED + 1), True),
+        (empty_messages(MAX_NESTED + 1) + b"\x1a\x7f\x1a\x7f", True),
         (b"\x08\x01" * MAX_FIELDS, False),
         (b"\x08\x01" * (MAX_FIELDS + 1), True),
         ((b"\x08" + b"\xff" * 9 + b"\x01") * (MAX_FIELDS // 5), True),
@@ -45,8 +46,8 @@ def empty_messages(count: int) -> bytes:
         (GENERATE(prompt={"text": "[{:," * 1_000_000}).SerializeToString(), False),
     ],
     ids=[
-        "messages", "one more", "numbers", "one more number", "long numbers", "groups", "garbage",
-        "a bias for each token", "token ids", "text",
+        "messages", "one more", "with a torn one behind", "numbers", "one more number", "long numbers",
+        "groups", "garbage", "a bias for each token", "token ids", "text",
     ],
 )  # fmt: skip
 def test_fields_are_counted_before_they_are_decoded(data: bytes, is_refused: bool) -> None:

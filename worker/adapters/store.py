@@ -79,14 +79,19 @@ class AdapterStore:
             answer = worker_pb2.AdapterLoaded(number=order.number)
             answer.MergeFrom(self.add(adapter, order.max_bytes))
             return answer
-        except (AdapterError, MemoryError, OSError) as error:
+        except (AdapterError, MemoryError, OSError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):  # torch's that it lacks some
+                raise
             problem = str(error) or "memory does not suffice"
             problem = problem.replace(f"{Path(order.source).parent}/", "")  # clients read it
             return worker_pb2.AdapterLoaded(number=order.number, problem=problem)
 
     def add(self, adapter: Adapter, max_bytes: int | None = None) -> worker_pb2.AdapterLoaded:
-        """Packs and holds an adapter. Returns what is said of it. Raises AdapterError for one that changes a
-        layer that takes none, or needs more memory."""
+        """Packs and holds an adapter, unless it is held already: rows that have it share one object. Returns
+        what is said of it. Raises AdapterError for one that changes a layer that takes none, or needs more
+        memory."""
+        if (held := self._held.get(adapter.digest)) is not None:
+            return held.loaded
         unknown = [layer for layer in adapter.deltas if not takes_adapter(layer)]
         if unknown:
             kinds = ", ".join(sorted({type(layer).__name__ for layer in unknown}))

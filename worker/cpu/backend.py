@@ -184,6 +184,7 @@ class CpuBackend:
         if self._tokens_only and self.sampler.needs_logits(step.sample_rows, elsewhere):
             wanted = Wanted.LOGITS
         self._wanted = wanted
+        self._embeddings.forget(step)
         self._batch = self._inputs(step, wanted)
         if self.states is not None and isinstance(self._batch.spans, Spans):
             self.states.mark(self._batch.spans)

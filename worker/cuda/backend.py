@@ -126,6 +126,7 @@ class CudaBackend:
         self._is_adapted = adapters is not None
         if adapters is not None:
             self.buffers.load_adapters(adapters)
+        self._embeddings.forget(step)
         values = self._embeddings.of_step(starts, step)
         self._values = None if values is None else self._upload_values(*values)
 

@@ -71,14 +71,21 @@ class EmbeddingRows:
         """Ends a row."""
         self._by_row.pop(row, None)
 
+    def forget(self, step: Step) -> None:
+        """Drops the values of rows that a step goes on behind. To be called before the step, and not for
+        parts of it, which may be computed again from its beginning."""
+        for row, start in zip(step.rows.tolist(), step.starts.tolist(), strict=True) if self._by_row else ():
+            if (found := self._by_row.get(row)) is not None and start > found.positions[-1]:
+                del self._by_row[row]
+
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
         """Returns the batch of a step with the values of its rows, as of_step() gives them."""
         found = self.of_step(batch.row_starts, step)
         return batch if found is None else batch.with_embeddings(*found)
 
     def of_step(self, row_starts: Integers, step: Step) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Returns the tokens of a step that have values, [N] int64, and these, [N, E]; None: none has. Drops
-        the values of rows that are beyond them. row_starts: [R] index of each row's first token."""
+        """Returns the tokens of a step that have values, [N] int64, and these, [N, E]; None: none has.
+        row_starts: [R] index of each row's first token."""
         if not self._by_row:
             return None
         tokens: list[Integers] = []
@@ -89,9 +96,7 @@ class EmbeddingRows:
             if found is None:
                 continue
             low, high = np.searchsorted(found.positions, (start, start + count)).tolist()
-            if low == len(found.positions):
-                del self._by_row[row]
-            elif low < high:
+            if low < high:
                 tokens.append(found.positions[low:high] - start + first)
                 values.append(found.values[low:high])
         return (torch.from_numpy(np.concatenate(tokens)), torch.cat(values)) if tokens else None

@@ -17,7 +17,7 @@ def reranker(run_api, tmp_path):
     """Returns a function that runs the API of a model which answers y or n."""
     path = tmp_path / "pair.jinja"
     path.write_text("{{ query }}:{{ document }}{{ instruction }}")
-    return lambda: run_api(pool, score_template=str(path), score_tokens="y,n")
+    return lambda **options: run_api(pool, score_template=str(path), score_tokens="y,n", **options)
 
 
 def raw(text: str) -> float:
@@ -167,6 +167,14 @@ async def test_what_is_refused_by_name(reranker):
             answer = await api.post(path, **body)
             error = answer.json()["error"]
             assert answer.status_code == 400 and error["param"] == param, (path, body, error)
+
+
+async def test_fields_that_all_pairs_have_are_counted_for_each(reranker):
+    """A long instruction would be copied as often as there are queries."""
+    async with reranker(max_request_bytes=1 << 20) as api:
+        body = {"text_1": ["q"] * 5, "text_2": ["a"] * 5, "instruction": "x" * 300_000}
+        answer = await api.post("/v1/score", **body)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "text_1"
 
 
 async def test_a_model_that_does_not_score(run_api):

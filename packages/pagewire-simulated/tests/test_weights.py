@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pagewire_simulated.weights import count_weights
+from tests.checkpoints import ENCODERS
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from worker.families.registry import DECODERS, READERS, read_model_config
 from worker.models.registry import FAMILIES
@@ -93,6 +94,7 @@ def test_matrices_of_a_model(tmp_path: Path):
             {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24}
             | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0},
         ),
+        *((family, {}) for family in ENCODERS),
         ("gpt2", {}),
         ("gpt2", {"tie_word_embeddings": False, "n_inner": 50}),
         ("opt", {}),
@@ -108,6 +110,6 @@ def test_as_the_real_model(family: str, overrides: dict[str, Any], checkpoint: C
 
 def test_every_family_can_be_counted(checkpoint: Callable[..., Path]):
     """A new family must say how many weights it has."""
-    seen = {read_model_config(checkpoint(family)).architecture for family in CHECKPOINTS}
+    seen = {read_model_config(checkpoint(family)).architecture for family in (*CHECKPOINTS, *ENCODERS)}
     beside_images = {name for name, family in DECODERS.items() if family.nested}  # the same decoders
     assert seen == READERS.keys() - beside_images

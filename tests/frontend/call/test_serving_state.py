@@ -55,3 +55,14 @@ async def test_a_change_before_the_waiter_runs_is_seen():
     state.close()
     with pytest.raises(Draining):
         await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_caller_that_leaves_leaves_no_task():
+    state, before = ServingState(), asyncio.all_tasks()
+    waiting = asyncio.ensure_future(state.unless_closed(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before

@@ -115,6 +115,8 @@ def test_dense_modules_are_a_head(tmp_path: Path):
         ({"in_features": 3, "out_features": True}, "out_features"),
         ({"in_features": 3, "out_features": 1 << 17}, "out_features"),
         ({"in_features": 3, "out_features": 5, "bias": 1}, "bias"),
+        ({"in_features": 3, "out_features": 5, "use_residual": True}, "use_residual True"),
+        ({"in_features": 3, "out_features": 5, "module_input_name": "x"}, "module_input_name 'x'"),
         ({"in_features": 3, "out_features": 5, "activation_function": "torch.nn.Mish"}, "Mish is not known"),
     ],
 )
@@ -125,6 +127,10 @@ def test_dense_modules_that_are_refused(tmp_path: Path, second: dict[str, Any], 
 
 def test_a_checkpoint_that_says_nothing(tmp_path: Path):
     assert read_pooling(tmp_path, "auto") is None
+    for of_cross_encoder in (modules("Transformer"), modules("Transformer", "LogitScore")):
+        (tmp_path / "modules.json").write_text(json.dumps(of_cross_encoder))
+        assert read_pooling(tmp_path, "auto") is None
+    (tmp_path / "modules.json").unlink()
     assert read_pooling(tmp_path, "last") == PoolingDefaults(POOLING_TYPE_LAST, True)
     file = tmp_path / "model.gguf"
     file.touch()
@@ -136,7 +142,7 @@ def test_a_checkpoint_that_says_nothing(tmp_path: Path):
     [
         (modules("Transformer", "Pooling", "Dense", "Normalize"), LAST, "2_Dense/config.json"),
         (modules("Transformer", "Pooling", "Normalize", "Pooling"), LAST, "is not Transformer"),
-        (modules("Transformer"), None, "modules.json: Transformer is not"),
+        (modules("StaticEmbedding"), None, "modules.json: StaticEmbedding is not"),
         (modules("Transformer", "Pooling"), None, "1_Pooling/config.json"),
         (modules("Transformer", "Pooling"), {"pooling_mode": "mean_sqrt_len_tokens"}, "by mean_sqrt"),
         (modules("Transformer", "Pooling"), {**LAST, "pooling_mode_mean_tokens": True}, "mean, lasttoken"),

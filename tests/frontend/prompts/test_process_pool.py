@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from frontend.errors import ContextLengthExceeded, InternalError, InvalidRequest, ServiceError
+from frontend.model.info import load_model
 from frontend.prompts import process as reader_main
 from frontend.prompts import prompt_reader as prompts_module
 from frontend.prompts.process_pool import PromptProcesses
@@ -251,3 +252,35 @@ async def test_prompts_that_wait_behind_a_lost_thread_go_to_a_process(pair, read
 def test_limits_leave_room_for_the_largest_prompt(model, checkpoint):
     """What a reader may take is more than the largest text needs."""
     assert reader_main.MEMORY > 150 * (2 << 20)
+
+
+async def test_pairs_are_read_as_in_a_thread(checkpoint, tmp_path):
+    """Processes know what their frontend has been told of the model."""
+    path = tmp_path / "pair.jinja"
+    path.write_text("question: {{ query }}\npassage: {{ document }}")
+    config = FrontendConfig(
+        model=str(checkpoint), score_template=str(path), score_tokens="y,n", tokenizer_threads=1
+    )
+    model, processes = load_model(config), PromptProcesses(config)
+    assert model.scoring is not None
+    template = model.scoring.template
+    here = PromptReader(model.tokenizer, model.chat_template, 1, pair_template=template)
+    there = PromptReader(model.tokenizer, model.chat_template, 1, processes, pair_template=template)
+    found = []
+    for document in (LONG, "short"):
+        pair = reader_pb2.ReadPair(query="q", path="documents[0]", max_model_len=1 << 20)
+        pair.document.text = document
+        found += [await each.read_pair(pair) for each in (here, there)]
+    assert len(processes._idle) == 1, "the long one was read there"
+    assert found[0].token_ids == found[1].token_ids and found[2].token_ids == found[3].token_ids
+    for each in (here, there, processes):
+        await each.close()
+
+
+def test_processes_have_all_that_reading_a_model_depends_on(checkpoint):
+    """A flag that load_model() reads and a process lacks would give other prompts there."""
+    texts = "tokenizer", "hf_overrides", "chat_template", "pooling_type", "score_template", "score_tokens"
+    config = FrontendConfig(model=str(checkpoint), **{name: f"some-{name}" for name in texts})
+    arguments = PromptProcesses(config)._arguments
+    for name in texts:
+        assert f"--{name.replace('_', '-')}=some-{name}" in arguments

@@ -72,6 +72,8 @@ def test_the_next_core_hears_of_a_load_that_the_last_one_ordered():
     [
         (AdapterError("lora_A of q_proj has rank 300"), "lora_A of q_proj has rank 300"),
         (MemoryError(), "memory does not suffice"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "allocate memory"),
         (FileNotFoundError(2, "No such file or directory", "/adapters/one"), "No such file"),
     ],
 )
@@ -81,6 +83,15 @@ def test_a_problem_is_the_answer(error: Exception, problem: str):
 
     answer = AdapterStore(Model(), read).load(ORDER).result()
     assert answer.number == 7 and problem in answer.problem and not answer.digest
+
+
+def test_an_adapter_that_is_loaded_again_is_the_same_object():
+    """Rows that have it would be of two adapters otherwise."""
+    model = Model()
+    store = AdapterStore(model, lambda *_: synthetic(model, 1))
+    one = store.load(ORDER).result()
+    weights = store.find(DIGESTS[1])
+    assert store.load(ORDER).result() == one and store.find(DIGESTS[1]) is weights
 
 
 def test_memory_is_limited():

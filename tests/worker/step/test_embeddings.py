@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -95,6 +98,26 @@ def test_bits_do_not_depend_on_the_step(family: str, checkpoint: Callable[..., P
     driver.run()
     for fork in forks:
         assert_same(fork.logits, alone)
+
+
+def test_values_stay_for_a_step_that_is_computed_again():
+    """In smaller parts, for which memory suffices."""
+
+    def step(start: int, count: int) -> Any:
+        return SimpleNamespace(
+            **{n: np.array([v]) for n, v in (("rows", 0), ("starts", start), ("counts", count))}
+        )
+
+    def found(start: int, count: int) -> int:
+        values = rows.of_step(np.array([0]), step(start, count))
+        return 0 if values is None else len(values[0])
+
+    rows = EmbeddingRows(torch.float32, lambda digest: torch.ones(20, 4))
+    rows.add_row(0, worker_pb2.NewRow(adapter=worker_pb2.RowAdapter(virtual_tokens=20)), [0] * 60, [])
+    rows.forget(step(0, 60))
+    assert [found(*part) for part in ((0, 30), (30, 30), (0, 15), (15, 15))] == [20, 0, 15, 5]
+    rows.forget(step(20, 1))
+    assert found(0, 30) == 0
 
 
 def new_row(**changes: object) -> worker_pb2.NewRow:

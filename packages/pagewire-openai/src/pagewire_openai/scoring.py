@@ -53,7 +53,9 @@ async def score(parts: FrontendParts, body: Json, call: Call, exchange: Exchange
     """POST /v1/score and /score."""
     names = Names()
     request_id = request_id_of(exchange, names)
-    requests, call = await read_in_turn(partial(read_score, body, names), parts, call, exchange)
+    requests, call = await read_in_turn(
+        partial(read_score, body, names, parts.config.max_request_bytes), parts, call, exchange
+    )
     room = asyncio.Semaphore(AT_ONCE)
 
     async def run(place: int, request: pooling_pb2.ScoreRequest, own: Names) -> Scored:

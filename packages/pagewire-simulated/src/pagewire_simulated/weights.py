@@ -1,7 +1,7 @@
 """Counts the weights of a model from its configuration."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from worker.config.decoder import (
     NormKind,
     NormPlace,
 )
+from worker.config.encoder import EncoderConfig
 from worker.config.experts import ExpertsConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gpt2 import GPT2Config
@@ -131,13 +132,29 @@ def _count_mamba(config: DecoderConfig, mamba: MambaConfig) -> _AttentionCounts:
     )
 
 
-_NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.PARALLEL: 1}
+_NORMS = {
+    NormPlace.BEFORE: 2,
+    NormPlace.AFTER: 2,
+    NormPlace.LAST: 2,
+    NormPlace.AROUND: 4,
+    NormPlace.PARALLEL: 1,
+}
 _HEADS_NORMED: dict[HeadNormKind, Callable[[int, int], int]] = {
     HeadNormKind.NONE: lambda heads, kv_heads: 0,
     HeadNormKind.PER_HEAD: lambda heads, kv_heads: 2,
     HeadNormKind.ROTATED: lambda heads, kv_heads: 0,
     HeadNormKind.FULL_WIDTH: lambda heads, kv_heads: heads + kv_heads,
 }
+
+
+def _count_encoder(config: EncoderConfig) -> WeightCounts:
+    """The norm behind the embedding stands for one that decoders have: the last one, or that before the first
+    attention."""
+    counts, positions = _count_decoder(config), 0
+    if config.learned_positions:
+        positions = config.max_position + config.position_offset
+    tables = (positions + config.num_token_types) * config.hidden_size
+    return replace(counts, total=counts.total + tables)
 
 
 def _count_gpt2(config: GPT2Config) -> WeightCounts:
@@ -182,6 +199,7 @@ def _count_gemma4(config: Gemma4Config) -> WeightCounts:
 
 _COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
     DecoderConfig: _count_decoder,
+    EncoderConfig: _count_encoder,
     Gemma4Config: _count_gemma4,
     GPT2Config: _count_gpt2,
     OPTConfig: _count_opt,

@@ -101,9 +101,11 @@ def read_tei_rerank(body: Mapping[str, Any], names: Names, max_length: int) -> R
     return Rerank(request, texts, given(body, "return_text", False))
 
 
-def read_score(body: Mapping[str, Any], names: Names) -> list[tuple[pooling_pb2.ScoreRequest, Names]]:
+def read_score(
+    body: Mapping[str, Any], names: Names, max_bytes: int
+) -> list[tuple[pooling_pb2.ScoreRequest, Names]]:
     """Reads vLLM's body. Returns one request with all documents of one query, else one for each pair, each
-    with the client's names. Raises InvalidRequest, Unsupported."""
+    with the client's names. max_bytes: of all of them. Raises InvalidRequest, Unsupported."""
     shared = pooling_pb2.ScoreRequest()
     read_fields(body, SCORE, shared, names)
     first, second = next((each for each in SPELLINGS if body.get(each[1]) is not None), SPELLINGS[0])
@@ -121,7 +123,10 @@ def read_score(body: Mapping[str, Any], names: Names) -> list[tuple[pooling_pb2.
     if len(queries) not in (1, len(documents)):
         problem = f"must be one text, or as many as {second} has ({len(documents)}), not {len(queries)}"
         raise InvalidRequest({first: problem})
-    most = given(body, "max_tokens_per_doc", None)
+    most, size = given(body, "max_tokens_per_doc", None), len(queries) * shared.ByteSize()
+    if len(queries) > 1 and size > max_bytes:
+        problem = f"{len(queries)} texts, each with the other fields, are {size} bytes, above {max_bytes}"
+        raise InvalidRequest({first: problem})
     requests = []
     for place, query in enumerate(queries):
         request, own = pooling_pb2.ScoreRequest(), deepcopy(names)

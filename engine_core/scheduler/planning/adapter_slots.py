@@ -78,7 +78,7 @@ class AdapterSlots:
                 self._draining = first
             return None
         for victim in reversed(running[first]):  # the first one will be ahead of the others
-            self._states.preempt(victim, plan)
+            self._states.preempt(victim, plan, ends_turn=True)
         self._states.drop_stopped()
         self._stopped(first)
         return self._claimant
@@ -123,10 +123,14 @@ class AdapterSlots:
     def _choose(self, running: dict[bytes, list[Sequence]]) -> Sequence | None:
         """Returns the sequence that gets the next slot; None: the first of the queue lacks none. Which tenant
         is next is known by the queue; of its sequences that lack a slot, it is the one whose adapter has not
-        run for the longest time."""
-        head = self._states.waiting.head()
-        if head is None or self._states.quarantine.isolates:
+        run for the longest time. While suspects wait, it is the first of them: no other may begin."""
+        states = self._states
+        head = states.quarantine.head(states.waiting)
+        if head is None:
             return None
+        if states.quarantine.isolates:
+            self._draining = b""
+            return None if self._has_slot(head, running) else head
         claimant, priority, tenant = self._claimant, head.request.priority, head.request.tenant
         if (
             claimant is not None
@@ -140,7 +144,7 @@ class AdapterSlots:
             return None
         lacking = (
             each
-            for each in self._states.waiting
+            for each in states.waiting
             if each.request.priority == priority
             and each.request.tenant == tenant
             and not self._has_slot(each, running)
@@ -150,10 +154,11 @@ class AdapterSlots:
     def _steps_left(self, digest: bytes, rows: list[Sequence]) -> int:
         """Returns the steps after which an adapter's slot is free for the claimant at the latest; 0: its turn
         is over. A turn lasts until each of its rows has got a token, and goes on beside claimants of worse
-        classes."""
+        classes, and for beam searches: one that is preempted starts again from its prompt."""
         assert self._claimant is not None
         longest = max(1, *(row.limit - row.num_tokens for row in rows))
-        if any(row.request.priority < self._claimant.request.priority for row in rows):
+        requests, priority = [row.request for row in rows], self._claimant.request.priority
+        if any(each.priority < priority or each.beam_search is not None for each in requests):
             return longest
         least = int(any(row.num_tokens == self._begun_at[row] for row in rows))
         return min(longest, max(least, self._since[digest] + self._turn - self._step))

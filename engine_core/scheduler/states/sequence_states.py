@@ -116,11 +116,13 @@ class SequenceStates:
             self._run(sibling)
         return siblings
 
-    def preempt(self, victim: Sequence, plan: Plan) -> None:
+    def preempt(self, victim: Sequence, plan: Plan, *, ends_turn: bool = False) -> None:
         """Preempts a running sequence: frees its row and blocks, and puts it at the head of the queue.
 
         It stays in `running` until drop_stopped(), which must be called before it can be admitted again.
-        plan: copies its computed blocks to the swap space, where that pays.
+        plan: copies its computed blocks to the swap space, where that pays. ends_turn: the turn of the
+        adapter is over; this may happen any number of times, and does not count in num_preemptions of the
+        sequence and the request: they neither keep rows for it later nor need more room.
         """
         group = self.groups[victim.request]
         victim.drop_uncertain()
@@ -134,8 +136,9 @@ class SequenceStates:
         if not victim.request.num_running:
             self.wait_causes.paused(victim.request)
         victim.status = Status.WAITING
-        victim.request.num_preemptions += 1
-        victim.num_preemptions += 1
+        if not ends_turn:
+            victim.request.num_preemptions += 1
+            victim.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add_front(victim, self._num_kept_tokens(victim))
 

@@ -2,8 +2,12 @@
 
 import pytest
 
+from engine_core.quarantine.crash_journal import CrashJournal, next_journal
+from engine_core.quarantine.quarantine import PATIENCE
 from engine_core.queue.base import FIRST_COME
 from engine_core.scheduler.outputs.wait_causes import Cause
+from engine_core.scheduler.planning.step_planner import MAX_PREEMPTIONS
+from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.world import World
 
 TURN = 6
@@ -134,6 +138,63 @@ def test_a_turn_lasts_until_there_is_a_token() -> None:
         world.add(handle, 40, max_tokens=5, ignore_eos=True, adapter=name)
     world.finish()
     assert world.scheduler.num_preemptions
+
+
+def test_a_turn_lasts_until_a_beam_search_has_ended() -> None:
+    """Otherwise two searches that are longer than a turn would start again from their prompts for ever."""
+    world = make_world()
+    add(world, "ab", max_tokens=3 * TURN, beams=beam_search(2), n=2)
+    assert turns(world, 20 * TURN)[:2] == ["a", "b"]
+    assert not world.scheduler.requests and not world.scheduler.num_preemptions
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_suspect_gets_its_slot(first: str) -> None:
+    """While it waits no other request begins. It is kept out neither by an adapter that waited before it,
+    nor by the second half of a turn of its own adapter."""
+    memory = bytearray()
+    for _ in range(2):
+        world = make_world()
+        memory = next_journal(bytes(memory), world.scheduler.num_rows)
+        world.scheduler.open(CrashJournal(memory))
+        if not world.scheduler.quarantine.num_suspects:
+            world.add(9, 5, adapter="b")
+            world.step()
+    world.scheduler.quarantine.review(0.0)
+    add(world, first + "c", max_tokens=100)
+    world.step(TURN // 2 + 2, now=PATIENCE)
+    suspect = world.add(9, 5, max_tokens=40, ignore_eos=True, adapter="b")
+    add(world, "-")
+    assert world.scheduler.quarantine.isolates
+    for _ in range(1 if first == "b" else TURN):
+        if not suspect.scheduled:
+            assert running(world) == first
+            world.step(now=PATIENCE)
+    assert running(world) == ("bb" if first == "b" else "b")
+    world.step(2, now=PATIENCE)
+    assert "-" in running(world) and not world.scheduler.quarantine.num_suspects
+    world.finish()
+
+
+def test_ends_of_turns_spare_no_sequence_later() -> None:
+    """It gives up its row to a better class, however many turns it has had."""
+    world = World(rows=8, blocks=256, max_adapters=1, adapter_turn=TURN, preempt_rows=True)
+    add(world, "ab", max_tokens=50, priority=1)
+    world.step((2 * MAX_PREEMPTIONS + 1) * (TURN + 1))
+    assert world.scheduler.num_preemptions >= 2 * MAX_PREEMPTIONS and running(world) in ("a", "b")
+    add(world, "-" * 8)
+    world.step(3)
+    assert running(world) == "-" * 8
+    world.finish()
+
+
+def test_ends_of_turns_ask_for_no_more_free_blocks() -> None:
+    world = make_world()
+    add(world, "ab----", max_tokens=60)
+    world.step(4 * (TURN + 1))
+    assert world.scheduler.num_preemptions >= 3
+    assert not any(each.num_preemptions for request in world.scheduler.requests for each in request.sequences)
+    world.finish()
 
 
 @pytest.mark.parametrize(("priority", "taken"), [(0, True), (1, False), (-1, True)])

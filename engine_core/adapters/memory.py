@@ -3,8 +3,9 @@
 Adapters are loaded one after another, in the order in which requests first lacked them, in turns with those
 that load() was called for. One that requests in flight have, or that is pinned, is not dropped; where that
 leaves no room for the first one that is lacked, requests that come later wait behind it, also those whose
-adapter is loaded: so it gets room when those before it have ended. One whose size is not known is loaded
-first, and dropped if there is no room for it.
+adapter is loaded: so it gets room when those before it have ended. One that cannot fit beside those that are
+pinned is refused by the worker. One whose size is not known is loaded first, and dropped if there is no room
+for it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class AdapterMemory:
         self._loading: _Load | None = None
         self._granted: set[bytes] = set()
         self._failed: dict[bytes, str] = {}
+        self._digests: dict[str, bytes] = {}  # what each source held when it was last loaded
+        self._unneeded: set[bytes] = set()  # to be dropped when the load in progress has ended
         self._numbers = count(1)
         self._is_full = False
         self._is_due = False
@@ -140,9 +143,16 @@ class AdapterMemory:
         self._ordered.append(_Load(next(self._numbers), source, digest, [done]))
         self._is_due = True
 
+    def pin(self, digests: frozenset[bytes]) -> None:
+        """Sets which adapters stay loaded while no request has them."""
+        self.pinned, self._is_due = digests, True
+
     def drop(self, digest: bytes) -> None:
-        """Drops an adapter that no request in flight has."""
-        if digest in self._loaded:
+        """Drops an adapter that no request in flight has. Waits for the load in progress: where that loads
+        the same one, the worker would drop what its answer says it holds."""
+        if self._loading is not None:
+            self._unneeded.add(digest)
+        elif digest in self._loaded:
             del self._loaded[digest]
             self._worker.drop_adapter(digest)
 
@@ -160,7 +170,7 @@ class AdapterMemory:
 
     def _begin_ordered(self) -> None:
         if self._ordered and self._loading is None:
-            self._begin(self._ordered.popleft(), self.capacity - self._size_of(self.pinned))
+            self._begin(self._ordered.popleft())
 
     def _grant(self) -> None:
         """Grants adapters that are loaded, in their order, and begins to load the first that is not."""
@@ -170,19 +180,20 @@ class AdapterMemory:
                 if self._loading is not None:
                     return
                 if digest in self.pinned or self._is_awaited(digest):
-                    self._is_full = not self._make_room(self._sizes.get(digest, 0))
+                    size = self._sizes.get(digest, 0)
+                    self._is_full = size <= self._max_bytes(digest) and not self._make_room(size)
                     if not self._is_full:
-                        load = _Load(next(self._numbers), source, digest, [])
-                        self._begin(load, self.capacity - self._size_of(self.pinned - {digest}))
+                        self._begin(_Load(next(self._numbers), source, digest, []))
                     return
             else:
                 self._granted.add(digest)
             del self._wanted[digest]
         self._is_full = False
 
-    def _begin(self, load: _Load, max_bytes: int) -> None:
+    def _begin(self, load: _Load) -> None:
         self._loading, self._was_ordered = load, bool(load.done)
         self._sources.begin(load.source)
+        max_bytes = self._max_bytes(load.digest or self._digests.get(load.source, b""))
         self._worker.load_adapter(load.number, load.source, load.digest, max(max_bytes, 0))
 
     def _take(self, answer: AdapterLoaded) -> None:
@@ -191,6 +202,13 @@ class AdapterMemory:
             return
         self._loading, self._is_due = None, True
         self._sources.end(load.source)
+        unneeded, self._unneeded = self._unneeded - {answer.digest}, set()
+        for digest in unneeded - self._used() - self.pinned:
+            self.drop(digest)
+        max_bytes = max(self._max_bytes(answer.digest), 0)
+        if answer.digest not in self._loaded and answer.bytes > max_bytes:  # not what the source held before
+            self._worker.drop_adapter(answer.digest)
+            answer.problem = f"it takes {answer.bytes} bytes of memory, of {max_bytes} that it may have"
         if answer.problem:
             self.num_failed += 1
             if load.digest in self._wanted:
@@ -199,7 +217,7 @@ class AdapterMemory:
                 self.on_lost(load.digest)
         else:
             self.num_loaded += 1
-            self._sizes[answer.digest] = answer.bytes
+            self._sizes[answer.digest], self._digests[load.source] = answer.bytes, answer.digest
             fits = answer.digest in self._loaded or self._make_room(answer.bytes)
             self._loaded[answer.digest] = None
             if not fits:
@@ -231,5 +249,6 @@ class AdapterMemory:
         waiting = (each.parameters.adapter for each in self._scheduler.states.preparing)
         return any(adapter is not None and adapter.digest == digest for adapter in waiting)
 
-    def _size_of(self, digests: Iterable[bytes]) -> int:
-        return sum(self._sizes.get(digest, 0) for digest in digests)
+    def _max_bytes(self, digest: bytes) -> int:
+        """Returns what an adapter may take beside others that are pinned; below 0 if those exceed it all."""
+        return self.capacity - sum(self._sizes.get(each, 0) for each in self.pinned - {digest})

@@ -139,7 +139,7 @@ class AdapterNames:
         self._changed()
 
     def _changed(self) -> None:
-        self._memory.pinned = frozenset(each.digest for each in self._named.values() if each.pinned)
+        self._memory.pin(frozenset(each.digest for each in self._named.values() if each.pinned))
         self._announce(self.table())
 
 

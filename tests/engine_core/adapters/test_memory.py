@@ -228,6 +228,66 @@ def test_calls_that_wait_for_one_folder_share_its_load(
     assert house.answers() == [("missing", "ADAPTER_INVALID")] * 8 + [("b", ""), ("c", "")]
 
 
+def test_one_that_cannot_fit_beside_pinned_ones_keeps_no_other_waiting(house: Adapters) -> None:
+    """It is refused, and takes the memory of none."""
+    house.worker.folders["a"] = adapter_digest("a"), 15
+    house.load("a")
+    house.load("b", pinned=True)
+    house.load("c")
+    house.put_one(1, "a")
+    house.put_one(2, "c")
+    house.step(4)
+    assert [(each.handle, each.reason) for each in house.failures()] == [(1, "ADAPTER_CHANGED")]
+    assert house.worker.adapters == {adapter_digest("b"), adapter_digest("c")}
+    house.run()
+    assert {*house.outputs_of(b"a").ends} == {(2, 0)}
+
+
+def test_one_that_is_pinned_no_more_makes_room_at_once(house: Adapters) -> None:
+    house.load("b", pinned=True)
+    house.put_one(1, "c", max_tokens=40, ignore_eos=True)
+    house.step(3)
+    house.put_one(2, "a")
+    house.step(3)
+    assert adapter_digest("a") not in house.worker.adapters
+    house.put(Utility(call_id=2, unload_adapter=UnloadAdapter(name="b")))
+    house.step(3)
+    assert house.worker.adapters == {adapter_digest("a"), adapter_digest("c")}
+    house.run()
+
+
+@pytest.mark.parametrize("folder", ["a", "b", "missing"])
+def test_unload_during_a_load(folder: str, house: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker may have loaded the same adapter already when it is told to drop it."""
+    house.load("x", "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(house.worker, "take_adapters", list)
+        source = str(house.folder / folder)
+        house.put(Utility(call_id=2, load_adapter=NamedAdapter(name="y", source=source, pinned=True)))
+        house.step(2)
+        house.put(Utility(call_id=3, unload_adapter=UnloadAdapter(name="x")))
+        house.step(2)
+        assert len(house.answers()) == 2, "it does not wait for the load"
+    house.settle()
+    held = {adapter_digest(folder)} - {adapter_digest("missing")}
+    assert house.worker.adapters == held
+    house.put_one(1, "a")
+    house.run()
+    assert house.outputs_of(b"a").ends
+
+
+def test_a_pinned_adapter_is_no_other_than_itself(tmp_path: Path) -> None:
+    """Loaded again, or under another name, it takes no more memory; another one in its folder does."""
+    house = Adapters(tmp_path, 15)
+    for name in ("x", "x", "y"):
+        house.load(name, "a", pinned=True)
+    house.worker.folders["a"] = adapter_digest("new"), 10
+    house.load("z", "a")
+    assert house.answers() == [("x", ""), ("x", ""), ("y", ""), ("z", "ADAPTER_INVALID")]
+    assert house.worker.adapters == {adapter_digest("a")}
+    house.inbox.close()
+
+
 def named(house: Adapters, name: str, **options: object) -> NamedAdapter:
     return NamedAdapter(name=name, source=str(house.folder / name), **options)  # type: ignore[arg-type]
 

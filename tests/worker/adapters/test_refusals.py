@@ -117,7 +117,7 @@ def test_virtual_tokens(name: str, base: Path, tmp_path: Path) -> None:
         (48, 1000, ""),
         (48, 576 - 1, "bytes, more than 575"),
         (47, 1000, "48 elements, the model's 47"),
-        (0, 1000, "needs a CPU"),
+        (0, 1000, "needs a model that takes input embeddings"),
     ],
 )
 def test_virtual_tokens_must_fit(size: int, max_bytes: int, problem: str, base: Path, tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def test_a_row_without_a_token(checkpoint: Checkpoints):
     """When a row's logits are NaN, it alone gets no token."""
     runner = make_runner(checkpoint("llama"))
     real = runner.backend.model.logits
-    runner.backend.model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
+    runner.backend.model.logits = lambda hidden, adapters: real(hidden).index_fill_(
+        0, torch.tensor([1]), torch.nan
+    )  # type: ignore[method-assign]
     new_rows = [
         worker_pb2.NewRow(
             row=row,
@@ -171,7 +173,7 @@ def test_a_beam_offers_and_gets_what_the_core_has_chosen(checkpoint: Checkpoints
     real = runner.backend.model.logits
     seen: list[torch.Tensor] = []
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
+    def logits(hidden: torch.Tensor, adapters: object) -> torch.Tensor:
         seen.append(real(hidden).clone())
         return seen[-1].index_fill(0, torch.tensor([1]), torch.nan)
 

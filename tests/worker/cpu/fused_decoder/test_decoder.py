@@ -165,7 +165,7 @@ def test_logits_are_part_of_the_call(checkpoint: Checkpoints, monkeypatch: pytes
     model, made = driver.runner.backend.model, []
     head, product = model.model.head, model.model.head.logits
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
+    def logits(hidden: torch.Tensor, adapters: object = None) -> torch.Tensor:
         made.append(len(hidden))
         return product(hidden)
 

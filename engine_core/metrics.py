@@ -94,7 +94,7 @@ def _requests_by_adapter(parts: Parts) -> dict[str, Counter[str]]:
 def _adapter_requests(parts: Parts) -> Mapping[tuple[str, str], float]:
     by_state = _requests_by_adapter(parts)
     shown = dict(sum(by_state.values(), Counter[str]()).most_common(MOST_NAMES))
-    found: Counter[tuple[str, str]] = Counter()
+    found: Counter[tuple[str, str]] = Counter({(OTHERS, state): 0 for state in by_state})
     for state, counts in by_state.items():
         for name, number in counts.items():
             found[name if name in shown else OTHERS, state] += number

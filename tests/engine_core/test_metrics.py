@@ -71,7 +71,8 @@ def test_adapters_have_their_requests_loads_and_bytes(tmp_path: Path) -> None:
         house.put_one(handle, name, max_tokens=5)
     house.step(2)
     values = read(house)
-    requests = {("c", "running"): 2, ("b", "waiting"): 2}
+    none = {(OTHERS, "running"): 0, (OTHERS, "waiting"): 0}
+    requests = {**none, ("c", "running"): 2, ("b", "waiting"): 2}
     assert values["core_adapter_requests"] == requests
     ((_, running, waiting),) = labels = list(values["vllm:lora_requests_info"])  # type: ignore[call-overload]
     assert labels == [("2", "c", "b")] and (running, waiting) == ("c", "b")
@@ -83,7 +84,7 @@ def test_adapters_have_their_requests_loads_and_bytes(tmp_path: Path) -> None:
     assert values["core_adapter_loads_total"] == {"loaded": 3, "failed": 1}
     assert (values["core_adapters_loaded"], values["core_adapter_evictions_total"]) == (2, 1)
     assert values["core_adapter_bytes"] == {"used": 20, "free": 0}
-    assert values["core_adapter_requests"] == {} and values["core_adapters_named"] == 0
+    assert values["core_adapter_requests"] == none and values["core_adapters_named"] == 0
     house.inbox.close()
 
 

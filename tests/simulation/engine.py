@@ -121,6 +121,7 @@ class Engine:
     ) -> None:
         """place: among several."""
         self.core: CheckedCore | None = None
+        self.ready_at = 0.0  # of the life of now, or the last one
         self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
         self.most_preemptions = 0
         self.num_adoptions = self.num_adopted_blocks = self.num_adopted_states = 0
@@ -262,6 +263,7 @@ class Engine:
         self.num_adopted_blocks += scheduler.prefix_cache.num_blocks
         self.num_adopted_states += scheduler.prefix_cache.num_checkpoints
         self._machine.trace(self._name, "is ready, life", self.num_lives, "adopted", adopted)
+        self.ready_at = self._machine.loop.time()
         self._brew(workers)
         if adopted and self._fate.random() < 0.3:
             few_steps = 30 * self._workload.settings.slow_factor * STEP_S * self._fate.random() ** 2

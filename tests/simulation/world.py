@@ -169,9 +169,14 @@ class World:
             self.machine.loop.call_later(SETTLE_S, self._rest)
 
     def _rest(self) -> None:
-        self._is_at_rest = not self._tasks
-        if self._tasks:  # an operator still waits for an answer
-            self.machine.loop.call_later(SETTLE_S, self._rest)
+        loop = self.machine.loop
+        # An operator may still wait for an answer; a core that was killed has to start, and to hear of names.
+        lives = all(
+            each.core is not None and loop.time() >= each.ready_at + SETTLE_S for each in self.engines
+        )
+        self._is_at_rest = not self._tasks and lives
+        if not self._is_at_rest:
+            loop.call_later(SETTLE_S, self._rest)
 
     async def _abort(self, client: Client, job: Job) -> None:
         """An operator ends a request by its id, on any frontend, as GenerationServicer.Abort does."""

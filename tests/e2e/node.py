@@ -19,8 +19,10 @@ def install_examples(folder: Path) -> None:
     """Copies the examples to a folder and installs what they need."""
     for name in ("client.js", "openai.mjs", "package.json"):
         shutil.copy(EXAMPLE / name, folder)
-    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=200)
+    # By default npm waits 5 minutes for an answer that a registry began and does not go on with.
+    patience = ["--fetch-timeout=15000", "--fetch-retries=5", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
+    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error", *patience]
+    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,20 +1,24 @@
-"""Texts that a service embeds per second, beside sentence-transformers in this process, in turns.
+"""Texts a service embeds per second, beside sentence-transformers or onnxruntime in this process, in turns.
 
     pip install sentence-transformers
     python -m benchmarks.embeddings MODEL --tokens 16,64,256 --threads 2 --json runs.jsonl
+    pip install onnxruntime
+    python -m benchmarks.embeddings MODEL --onnx model.onnx --quantization int8 --cosine 0.95
 
-MODEL is a folder; without modules.json, both pool as the peer chooses. Each call has --batch different texts
-of about as many tokens. Both compute on the CPU with --threads threads. A line has the median rates over
---rounds, and the median of the ratios of each round with the least and the greatest. The vectors of both are
-compared: a pair whose cosine is below --cosine ends the run.
+MODEL is a folder; without modules.json, both pool as sentence-transformers chooses. --onnx: a file of the
+same encoder, whose states the peer averages, instead of sentence-transformers. Each call has --batch
+different texts of about as many tokens. Both compute on the CPU with --threads threads. A line has the median
+rates over --rounds, and the median of the ratios of each round with the least and the greatest. The vectors
+of both are compared: a pair whose cosine is below --cosine ends the run.
 """
 
+import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,10 +26,9 @@ from transformers import AutoTokenizer
 
 from benchmarks.options import make_parser
 from pagewire import Client
-from pagewire.config import ServeConfig
+from pagewire.config import Quantization, ServeConfig
 from pagewire.local_service import Service
 
-PEER = "sentence-transformers"
 WORDS = ["river", "stone", "light", "garden", "window", "paper", "machine", "summer", "letter", "morning"]
 Embed = Callable[[list[str]], Sequence[Any]]
 
@@ -50,16 +53,48 @@ def rate_of(embed: Embed, texts: list[str]) -> float:
     return len(texts) / (time.perf_counter() - began)
 
 
-def measure(cases: dict[str, Embed], texts: list[str], rounds: int) -> dict[str, Any]:
+def measure(ours: Embed, theirs: Embed, texts: list[str], rounds: int) -> dict[str, float]:
     """Returns the figures of one length. The first round is not counted."""
-    rates: dict[str, list[float]] = {name: [] for name in cases}
-    for turn in range(-1, rounds):
-        for name, embed in cases.items():
-            rate = rate_of(embed, texts)
-            rates[name] += [rate] if turn >= 0 else []
-    ratios = [one / other for one, other in zip(rates["pagewire"], rates[PEER], strict=True)]
-    medians = {name: statistics.median(each) for name, each in rates.items()}
-    return {**medians, "ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios)}
+    pairs = [(rate_of(ours, texts), rate_of(theirs, texts)) for _ in range(rounds + 1)][1:]
+    ratios = [one / other for one, other in pairs]
+    return {
+        "pagewire": statistics.median(one for one, _ in pairs),
+        "peer": statistics.median(other for _, other in pairs),
+        "ratio": statistics.median(ratios),
+        "least": min(ratios),
+        "greatest": max(ratios),
+    }
+
+
+def of_sentence_transformers(options: argparse.Namespace) -> tuple[Embed, str]:
+    """Returns the peer, and how ours has to pool."""
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(options.threads)
+    peer = SentenceTransformer(options.model, device="cpu", model_kwargs={"dtype": options.dtype})
+    pooling = "auto"
+    if not (Path(options.model) / "modules.json").is_file():
+        pooling = peer[1].get_config_dict()["pooling_mode"].removesuffix("token")  # "mean", "lasttoken"
+    return lambda texts: peer.encode(texts, batch_size=options.batch, show_progress_bar=False), pooling
+
+
+def of_onnxruntime(options: argparse.Namespace) -> Embed:
+    """Returns the peer: the mean of a file's states."""
+    import onnxruntime  # type: ignore[import-not-found, unused-ignore]
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    session = onnxruntime.InferenceSession(options.onnx, settings, providers=["CPUExecutionProvider"])
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    wanted = {each.name for each in session.get_inputs()}
+
+    def embed(texts: list[str]) -> Sequence[Any]:
+        inputs = {**tokenizer(texts, padding=True, return_tensors="np")}
+        (states,) = session.run(None, {name: each for name, each in inputs.items() if name in wanted})
+        mask = inputs["attention_mask"][:, :, None]
+        return (states * mask).sum(1) / mask.sum(1)  # type: ignore[no-any-return]
+
+    return embed
 
 
 def main() -> None:
@@ -70,44 +105,52 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--quantization", choices=get_args(Quantization), default="none", help="of ours")
+    parser.add_argument("--onnx", metavar="FILE", help="the peer is onnxruntime with this file")
     parser.add_argument("--cosine", type=float, default=0.999)
     parser.add_argument("--json", type=Path, help="file to append the figures to, a line for each length")
     options = parser.parse_args()
+    peer, pooling = "sentence-transformers" if options.onnx is None else "onnxruntime", "auto"
     try:
-        from sentence_transformers import SentenceTransformer
+        if options.onnx is None:
+            theirs, pooling = of_sentence_transformers(options)
+        else:
+            theirs = of_onnxruntime(options)
     except ModuleNotFoundError as error:
-        raise SystemExit(f"{error}: pip install {PEER}") from None
-    torch.set_num_threads(options.threads)
-    peer = SentenceTransformer(options.model, device="cpu", model_kwargs={"dtype": options.dtype})
-    pooling = "auto"
-    if not (Path(options.model) / "modules.json").is_file():
-        pooling = peer[1].get_config_dict()["pooling_mode"].removesuffix("token")  # "mean", "lasttoken"
+        raise SystemExit(f"{error}: pip install {peer}") from None
     config = ServeConfig(
         model=options.model,
         port=0,
         dtype=options.dtype,
+        quantization=options.quantization,
         pooling_type=pooling,
         threads=options.threads,
         log_level="error",
     )
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     with Service(config) as service, Client(service.address) as client:
-        cases: dict[str, Embed] = {
-            "pagewire": lambda texts: client.embed(texts, cache_bypass=True),
-            PEER: lambda texts: peer.encode(texts, batch_size=options.batch, show_progress_bar=False),
-        }
-        print(f"{'tokens':>6} {'pagewire/s':>12} {PEER + '/s':>24} {'ratio':>7}  least, greatest")
+
+        def ours(texts: list[str]) -> Sequence[Any]:
+            return client.embed(texts, cache_bypass=True)
+
+        print(f"{'tokens':>6} {'pagewire/s':>12} {peer + '/s':>24} {'ratio':>7}  least, greatest")
         for length in map(int, options.tokens.split(",")):
             texts = texts_of(tokenizer, length, options.batch)
-            cosine = least_cosine(*(embed(texts) for embed in cases.values()))
+            cosine = least_cosine(ours(texts), theirs(texts))
             if not cosine >= options.cosine:
                 raise SystemExit(f"{length} tokens: the vectors differ, with a cosine of {cosine:.6f}")
-            found = measure(cases, texts, options.rounds)
-            mine, theirs = found["pagewire"], found[PEER]
+            found = measure(ours, theirs, texts, options.rounds)
             spread = f"{found['least']:.2f}, {found['greatest']:.2f}"
-            print(f"{length:>6} {mine:>12.1f} {theirs:>24.1f} {found['ratio']:>7.2f}  {spread}", flush=True)
+            line = f"{length:>6} {found['pagewire']:>12.1f} {found['peer']:>24.1f} {found['ratio']:>7.2f}"
+            print(f"{line}  {spread}", flush=True)
             if options.json is not None:
-                about = {"model": options.model, "tokens": length, "batch": options.batch, "cosine": cosine}
+                about = {
+                    "model": options.model,
+                    "peer_name": peer,
+                    "tokens": length,
+                    "batch": options.batch,
+                    "cosine": cosine,
+                }
                 with options.json.open("a") as file:
                     file.write(json.dumps({**about, "threads": options.threads, **found}) + "\n")
 

@@ -157,8 +157,17 @@ class AdapterMemory:
             self._worker.drop_adapter(digest)
 
     def _want(self, adapter: AdapterUse) -> None:
-        is_loaded = adapter.digest in self._loaded
-        self._wanted[adapter.digest] = adapter.source if is_loaded else self._sources.check(adapter.source)
+        """Raises Refused."""
+        source = adapter.source
+        if adapter.digest not in self._loaded:
+            try:
+                source = self._sources.check(source)
+            except Refused as refusal:
+                if not refusal.field:
+                    raise
+                why = f"cannot be loaded any more: its {refusal.message}"
+                raise Refused("adapter", why, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION) from refusal
+        self._wanted[adapter.digest] = source
         self._is_due = True
 
     def _advance(self) -> None:

@@ -1,7 +1,8 @@
 """The names of adapters, which all frontends are told: loading, replacing and unloading them.
 
 A name stands for one digest at a time. Frontends are told of another adapter under a name when the worker has
-it: requests that were sent before keep theirs, which stays loaded until they have ended.
+it: requests that were sent before keep theirs, which stays loaded until they have ended. A name keeps what it
+stood for before (NamedAdapter.former) until it is unloaded, for streams that are continued.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from engine_core.adapters.memory import AdapterMemory
 from engine_core.errors import Code, Refused
 from pagewire.internal.v1.engine_pb2 import AdapterResult, AdapterTable, NamedAdapter
 from pagewire.internal.v1.worker_pb2 import AdapterLoaded
+from pagewire.ipc.named_adapters import keep_former
 from pagewire.limits import MAX_ADAPTERS, is_adapter_name
 
 Answer = Callable[[AdapterResult], None]
@@ -39,11 +41,14 @@ class AdapterNames:
 
     def load(self, wanted: NamedAdapter, answer: Answer) -> None:
         """Loads an adapter and names it. One with a digest is named only if it has no name yet, and loaded
-        when a request needs it: it was loaded by a core before this one."""
+        when a request needs it: it was loaded by a core before this one. Where the name stands for another
+        one here, it is what the name stood for before."""
         try:
             self._check(wanted)
             known = self._named.get(wanted.name)
             if wanted.digest and known is not None:
+                if keep_former(known, [wanted, *wanted.former]):
+                    self._changed()
                 answer(AdapterResult(adapter=known))
             elif wanted.digest:
                 self._name(wanted)
@@ -126,6 +131,8 @@ class AdapterNames:
         answer(AdapterResult(adapter=wanted))
 
     def _name(self, adapter: NamedAdapter) -> None:
+        if (known := self._named.get(adapter.name)) is not None:
+            keep_former(adapter, [known, *known.former])
         self._named[adapter.name] = adapter
         self._changed()
 
@@ -144,4 +151,10 @@ class AdapterNames:
 
 
 def _refusal(adapter: NamedAdapter, refusal: Refused) -> AdapterResult:
-    return AdapterResult(adapter=adapter, problem=refusal.message, code=refusal.code, reason=refusal.reason)
+    return AdapterResult(
+        adapter=adapter,
+        problem=refusal.message,
+        code=refusal.code,
+        reason=refusal.reason,
+        field=refusal.field,
+    )

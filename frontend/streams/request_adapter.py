@@ -3,8 +3,9 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
+from frontend.errors import ContextLengthExceeded, InvalidRequest, ServiceError, Unsupported
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
@@ -18,16 +19,31 @@ from pagewire.v1.pooling_pb2 import (
 Request = GenerateRequest | EmbedRequest | ScoreRequest | ClassifyRequest | ScoreContinuationsRequest
 
 
-def named_by(request: Request, models: Sequence[str]) -> tuple[str, bytes]:
-    """Returns the name of a request's adapter, "" for none, and the digest of the one that its broken stream
-    had. An adapter is named by `adapter`, or by a `model` that is none of the served models. Raises
-    InvalidRequest."""
+class AdapterName(NamedTuple):
+    """What names the adapter of a request."""
+
+    name: str  # empty: nothing does
+    field: str  # that has the name
+    digest: bytes  # of the adapter that its broken stream had; empty: the name's
+
+
+def named_by(request: Request, models: Sequence[str]) -> AdapterName:
+    """Returns what names a request's adapter: `adapter`, or a `model` that is none of the served models.
+    Raises InvalidRequest."""
     model = "" if request.model in models else request.model
     adapter = request.adapter if isinstance(request, GenerateRequest | EmbedRequest | ScoreRequest) else ""
     if model and adapter and model != adapter:
         raise InvalidRequest({"adapter": "must be that of model, or absent, where model names an adapter"})
-    continuation = request.continuation if isinstance(request, GenerateRequest) else None
-    return adapter or model, continuation.adapter_digest if continuation is not None else b""
+    digest = request.continuation.adapter_digest if isinstance(request, GenerateRequest) else b""
+    if digest and not (adapter or model):
+        raise InvalidRequest({"continuation.adapter_digest": "needs the adapter's name, in adapter or model"})
+    return AdapterName(adapter or model, "adapter" if adapter else "model", digest)
+
+
+def name_field(error: ServiceError, field: str) -> None:
+    """Changes a core's refusal of a request's adapter to one of the field that names it."""
+    if (text := error.violations.get("adapter")) is not None:
+        error.message, error.violations = f"{field} {text}", {field: text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +71,13 @@ class CallAdapter:
         return AppliedAdapter(name=self.adapter.name, digest=self.adapter.digest, start=self.start)
 
 
-def check_virtual_tokens(request: Request, adapter: NamedAdapter) -> None:
-    """Refuses what an adapter with virtual tokens cannot have, since these have no ids. Raises InvalidRequest
-    and Unsupported."""
+def check_virtual_tokens(request: Request, adapter: NamedAdapter, field: str) -> None:
+    """Refuses what an adapter with virtual tokens cannot have, since these have no ids. field: names the
+    adapter. Raises InvalidRequest and Unsupported."""
     if not adapter.virtual_tokens:
         return
     if not isinstance(request, GenerateRequest):
-        raise Unsupported({"model": "is an adapter of virtual tokens (prompt tuning), which only generates"})
+        raise Unsupported({field: "is an adapter of virtual tokens (prompt tuning), which only generates"})
     output = request.output
     wanted = {
         "prompt.embeddings": request.prompt.HasField("embeddings"),

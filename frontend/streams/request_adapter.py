@@ -106,8 +106,27 @@ def apply(adapter: NamedAdapter, prompt: Sequence[int]) -> CallAdapter:
     invocation = list(adapter.invocation_token_ids)
     if not invocation:
         return CallAdapter(adapter, 0)
-    size = len(invocation)
-    for start in range(len(prompt) - size, -1, -1):
-        if prompt[start] == invocation[0] and list(prompt[start : start + size]) == invocation:
-            return CallAdapter(adapter, start)
-    return CallAdapter(adapter, None)
+    return CallAdapter(adapter, _last_place(invocation, prompt))
+
+
+def _last_place(part: Sequence[int], tokens: Sequence[int]) -> int | None:
+    """Returns where `part`, which is not empty, begins for the last time in `tokens`; None: it is not there.
+    Knuth, Morris and Pratt's search from the end: it reads each token once."""
+    wanted = part[::-1]
+    borders, length = [0], 0  # the longest proper prefix of each prefix of `wanted` that is its suffix
+    for token in wanted[1:]:
+        length = _extended(length, token, wanted, borders)
+        borders.append(length)
+    length = 0
+    for place in range(len(tokens) - 1, -1, -1):
+        length = _extended(length, tokens[place], wanted, borders)
+        if length == len(wanted):
+            return place
+    return None
+
+
+def _extended(length: int, token: int, wanted: Sequence[int], borders: Sequence[int]) -> int:
+    """Returns how much of the beginning of `wanted` ends with a token behind so much of it."""
+    while length and wanted[length] != token:
+        length = borders[length - 1]
+    return length + (wanted[length] == token)

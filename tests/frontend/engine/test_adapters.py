@@ -277,6 +277,30 @@ def test_where_it_begins(invocation: list[int], prompt: list[int], start: int | 
     assert applied.shown().HasField("start") is (start is not None)
 
 
+class Counted(list[int]):
+    """A prompt that counts how many of its tokens are read."""
+
+    num_read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.num_read += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize(
+    "invocation", [[8, *[7] * 99], [*[7] * 99, 8], [7, 8] * 50, [*[7] * 50, 8, *[7] * 49]]
+)
+def test_each_token_is_read_once(invocation: list[int]) -> None:
+    for prompt in (Counted([7] * 5000), Counted([7, 8] * 2500), Counted(invocation * 9)):
+        start = apply(adapter("x", invocation_token_ids=invocation), prompt).start
+        assert prompt.num_read <= len(prompt)
+        found = [
+            at for at in range(len(prompt)) if list.__getitem__(prompt, slice(at, at + 100)) == invocation
+        ]
+        assert start == (found[-1] if found else None)
+
+
 def test_virtual_tokens_stand_before_the_prompt() -> None:
     soft, prompt = adapter("x", virtual_tokens=3), TokenizedPrompt(array("I", [5, 6]))
     read = with_virtual_tokens(prompt, 3, 6, prompt_only=False)

@@ -222,7 +222,7 @@ class Generator:
         resolved = await self.large_messages.run(fill, request.ByteSize(), call.caller)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
         if adapter is not None:
-            spec = replace(spec, adapter=apply(adapter, prompt.token_ids))
+            spec = replace(spec, adapter=apply(adapter, prompt.token_ids[: mode.prompt_len]))
         prompt_len = len(prompt.token_ids)
         check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
         check_answer_size(request, resolved, prompt_len, limits, in_one_message=spec.final_only)

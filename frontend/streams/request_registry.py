@@ -123,6 +123,7 @@ class RequestRegistry:
             entry.members = tuple(map(caller.scope, members))
             for member in entry.members:
                 self._groups[member] = group_id, RegisteredRequest(timings=timings, aborted=aborted)
+            aborted |= entry.aborted  # as a member of another group
             try:
                 yield members
             finally:
@@ -137,7 +138,9 @@ class RequestRegistry:
     def members(self, engine_id: str) -> tuple[str, ...]:
         """Returns the engine ids of the requests that a client's id stands for."""
         entry = self._entries.get(engine_id)
-        return entry.members if entry is not None and entry.members else (engine_id,)
+        if entry is None or not entry.members:
+            return (engine_id,)
+        return tuple(found for member in entry.members for found in self.members(member))
 
     def end_all(self, error: ServiceError) -> None:
         """Ends all requests with an error; their clients may continue them at another frontend."""

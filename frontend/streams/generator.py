@@ -128,7 +128,11 @@ class Generator:
                 return
             self._put_times(message, spec, timings)
             entry.stream = stream
-            entry.ticket = self.engine.submit(message, stream, routing)
+            group = self.registry.group_of(identity.engine_id)
+            begun = group is not None and group.begun
+            entry.ticket = self.engine.submit(message, stream, routing, begun=begun)
+            if group is not None and not self.engine.waits(entry.ticket):
+                group.begun = True
             timings.sent()
             try:
                 yield stream
@@ -182,7 +186,9 @@ class Generator:
         """Checks all that needs no tokens. Raises ServiceError."""
         if mode.pooling is None:
             self.model.require_head()
-        limits = limits_of(self.engine.require_known(), self.config)
+        group = self.registry.group_of(call.caller.scope(request.request_id))
+        begun = group is not None and group.begun
+        limits = limits_of(self.engine.require_known(begun=begun), self.config)
         check_generate(request, limits)
         tenant = call.caller.act_as(request.tenant)
         call.caller.check_terms(request.priority, *sequences_of(request.sampling))

@@ -8,6 +8,8 @@ stood for before (NamedAdapter.former) until it is unloaded, for streams that ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
 
 from engine_core.adapters.memory import AdapterMemory
 from engine_core.errors import Code, Refused
@@ -29,15 +31,16 @@ class AdapterNames:
         self._memory, self._caveat, self._announce, self._epoch = memory, caveat, announce, epoch
         self._named: dict[str, NamedAdapter] = {}
         self._unloading: list[tuple[NamedAdapter, Answer]] = []
+        self._downloads: list[tuple[Future[Path], NamedAdapter, Answer]] = []
         memory.on_lost = self._lost
 
     def __len__(self) -> int:
         return len(self._named)
 
     @property
-    def is_unloading(self) -> bool:
-        """Whether an unload() is not answered yet."""
-        return bool(self._unloading)
+    def is_changing(self) -> bool:
+        """Whether an unload() is not answered yet, or something is downloaded."""
+        return bool(self._unloading or self._downloads)
 
     def load(self, wanted: NamedAdapter, answer: Answer) -> None:
         """Loads an adapter and names it. One with a digest is named only if it has no name yet, and loaded
@@ -53,10 +56,26 @@ class AdapterNames:
             elif wanted.digest:
                 self._name(wanted)
                 answer(AdapterResult(adapter=wanted))
+            elif (folder := self._memory.sources.hub.begin(wanted.source)) is not None:
+                self._downloads.append((folder, wanted, answer))
             else:
-                self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
+                self._load(wanted, answer)
         except Refused as refusal:
             answer(_refusal(wanted, refusal))
+
+    def _load(self, wanted: NamedAdapter, answer: Answer) -> None:
+        self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
+
+    def take_downloads(self) -> None:
+        """Loads what has been downloaded. To be called in every step, before loads are begun."""
+        for download in [each for each in self._downloads if each[0].done()]:
+            self._downloads.remove(download)
+            folder, wanted, answer = download
+            try:
+                wanted.source = str(folder.result())
+                self._load(wanted, answer)
+            except Refused as refusal:
+                answer(_refusal(wanted, refusal))
 
     def unload(self, name: str, answer: Answer) -> None:
         """Takes a name away. Answers when no request has the adapter any more."""

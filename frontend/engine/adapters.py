@@ -13,6 +13,7 @@ from frontend.auth.tokens import tenant_problem
 from frontend.engine.core import Core
 from frontend.engine.core_list import CoreQuestions
 from frontend.errors import AdapterChanged, AdaptersDiffer, EngineRefused, InvalidRequest, ModelNotFound
+from pagewire.checkpoints.paths import is_hub_name
 from pagewire.internal.v1.engine_pb2 import (
     AdapterResult,
     AdapterTable,
@@ -85,8 +86,9 @@ class AdapterCatalogue:
         raise AdapterChanged
 
     async def load(self, name: str, source: str, *, pinned: bool, tenants: Sequence[str]) -> NamedAdapter:
-        """Loads what a folder holds at all cores, under a name. source: absolute, or below --lora-folder; "":
-        the subfolder with that name. Raises InvalidRequest, EngineRefused, EngineNotReady, AdaptersDiffer."""
+        """Loads what a folder holds at all cores, under a name. source: absolute, below --lora-folder, or a
+        name on the Hugging Face Hub; "": the subfolder with that name. Raises InvalidRequest, EngineRefused,
+        EngineNotReady, AdaptersDiffer."""
         if not is_adapter_name(name):
             problem = "must be letters, digits and ._:@- behind the first of them, at most 128"
             raise InvalidRequest({"name": problem})
@@ -96,7 +98,7 @@ class AdapterCatalogue:
         facts = self._facts()
         folder = facts.lora_folder if facts is not None else ""
         wanted = NamedAdapter(name=name, pinned=pinned, tenants=tenants)
-        wanted.source = str(PurePath(folder, source or name))
+        wanted.source = source if is_hub_name(source) else str(PurePath(folder, source or name))
         call = Utility(load_adapter=wanted)
         answers = await self._questions.of_all(call, seconds=None)  # others may be loaded before it
         found = [_done(result.adapter) for _, result in answers]

@@ -179,6 +179,26 @@ def test_first_use(catalogue: AdapterCatalogue, questions: FakeQuestions) -> Non
     assert len(questions.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("", "/adapters/x"),
+        ("other", "/adapters/other"),
+        ("/elsewhere/a", "/elsewhere/a"),
+        ("org/repo", "org/repo"),
+        ("org/repo@v2", "org/repo@v2"),
+        ("a/b/c", "/adapters/a/b/c"),
+        ("../a", "/adapters/../a"),
+    ],
+)
+def test_what_a_source_means(
+    catalogue: AdapterCatalogue, questions: FakeQuestions, source: str, asked: str
+) -> None:
+    questions.answers = [UtilityResult(adapter=AdapterResult(adapter=adapter("x")))]
+    asyncio.run(catalogue.load("x", source, pinned=False, tenants=()))
+    assert questions.asked[0].load_adapter.source == asked
+
+
 def test_problems_of_a_load(catalogue: AdapterCatalogue, questions: FakeQuestions) -> None:
     def load() -> object:
         return asyncio.run(catalogue.load("x", "", pinned=False, tenants=()))

@@ -68,6 +68,8 @@ def no_token_error(request: Request) -> tuple[Code, str, str]:
     problem = "the model's output is NaN"
     if request.parameters.embeddings is not None:  # finite, but infinite in the model's dtype, or soon after
         return Code.INVALID_ARGUMENT, "NO_LOGITS", f"prompt.embeddings: {problem}"
+    if request.parameters.adapter is not None:  # its values are finite, but not what comes of them
+        return Code.FAILED_PRECONDITION, "NO_LOGITS", f"{problem} with this adapter"
     return Code.INTERNAL, "NO_LOGITS", problem
 
 

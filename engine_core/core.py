@@ -205,6 +205,7 @@ class EngineCore:
         self._take_events()
         self._frontends.detached.review()
         self._frontends.utilities.advance()
+        self.adapter_names.take_downloads()
         self._preparation.review()
         self.adapter_names.review()
         now = self._clock()
@@ -247,7 +248,8 @@ class EngineCore:
                 )
 
     def _idle_sleep(self) -> float:
-        if self.adapters.is_loading and not (self.scheduler.requests or self.scheduler.in_flight):
+        is_changing = self.adapters.is_loading or self.adapter_names.is_changing
+        if is_changing and not (self.scheduler.requests or self.scheduler.in_flight):
             return IDLE_SLEEP_S
         return self.scheduler.idle_sleep
 
@@ -264,7 +266,7 @@ class EngineCore:
     def _take_events(self) -> None:
         """Handles events. Waits only when no request, plan or answer is in flight."""
         is_busy = self.scheduler.requests or self.scheduler.in_flight or self._frontends.utilities
-        changes_adapters = self.adapters.is_loading or self.adapter_names.is_unloading
+        changes_adapters = self.adapters.is_loading or self.adapter_names.is_changing
         if not (is_busy or changes_adapters or self._inbox):
             self._check_when_idle()
             self.counters.idle()

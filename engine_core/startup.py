@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from engine_core.adapters.hub import HubAdapters
 from engine_core.adapters.options import AdapterOptions
 from engine_core.adapters.sources import AdapterSources
 from engine_core.context import MAX_PRIORITY, Identity, Limits
@@ -125,7 +126,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
         cache_secret=secrets.token_bytes(32),
-        max_loras=config.max_loras or (_DEFAULT_MAX_LORAS if config.lora or config.lora_folder else 0),
+        max_loras=config.max_loras or (_DEFAULT_MAX_LORAS if _may_load_adapters(config) else 0),
     )
 
 
@@ -221,6 +222,10 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
     return Identity(welcome, limits)
 
 
+def _may_load_adapters(config: EngineConfig) -> bool:
+    return bool(config.lora or config.lora_folder or config.lora_hub)
+
+
 def pinned_adapters(config: EngineConfig) -> list[NamedAdapter]:
     """Returns the adapters of --lora. Raises StartupError."""
     adapters = []
@@ -239,7 +244,8 @@ def adapter_options(config: EngineConfig, ready: Ready, deaths: Path) -> Adapter
     """deaths: see AdapterSources."""
     folders = tuple(each.source for each in pinned_adapters(config))
     parent = str(Path(config.lora_folder).absolute()) if config.lora_folder else ""
-    sources = AdapterSources(folders, parent, deaths, is_adopted=ready.HasField("kept_cache"))
+    hub = HubAdapters(config.lora_hub, config.download_dir)
+    sources = AdapterSources(folders, parent, deaths, hub, is_adopted=ready.HasField("kept_cache"))
     return AdapterOptions(sources, int(config.lora_memory * (1 << 30)), tuple(ready.adapters))
 
 

@@ -140,13 +140,16 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class ModelNotFound(ServiceError):
-    """No model of that name is served."""
+    """No model or adapter of that name is served."""
 
     code = code_pb2.NOT_FOUND
     reason = "MODEL_NOT_FOUND"
 
-    def __init__(self, name: str) -> None:
-        super().__init__("no model of that name is served here", resource=("model", name))
+    def __init__(self, name: str, field: str = "model") -> None:
+        """field: of the request, which has the name."""
+        kind = "adapter" if field == "adapter" else "model"
+        violations = {field: f"no {kind} of that name is served here"}
+        super().__init__(_sentences(violations), violations=violations, resource=(kind, name))
 
 
 class AdapterChanged(ServiceError):
@@ -329,7 +332,8 @@ class Quarantined(ServiceError):
 
 
 class EngineRefused(ServiceError):
-    """The core ended the request with an error of its own."""
+    """The core ended the request with an error of its own. The message begins with the field, if one is at
+    fault."""
 
     def __init__(
         self,
@@ -345,7 +349,7 @@ class EngineRefused(ServiceError):
             retry_after = RETRY_AFTER
         if retry_after is not None:
             retry_after = min(max(retry_after, 0.0), LONGEST_RETRY)
-        violations = {field: message} if field else None
+        violations = {field: message.removeprefix(f"{field} ")} if field else None
         super().__init__(message, violations=violations, retry_after=retry_after, quota=quota)
         self.code = code if known else code_pb2.INTERNAL
         self.reason = reason or "ENGINE_ERROR"

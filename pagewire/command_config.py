@@ -204,7 +204,8 @@ class AdaptersConfig(ClientConfig):
     name: str = flag("", "name of the adapter", positional=True, metavar="NAME")
     folder: str = flag(
         "",
-        "load: its folder on the engine's host, absolute or below --lora-folder; default: the subfolder NAME",
+        "load: its folder on the engine's host, absolute or below --lora-folder, or its name on the Hugging"
+        " Face Hub; default: the subfolder NAME",
         positional=True,
         metavar="FOLDER",
     )

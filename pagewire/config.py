@@ -404,6 +404,17 @@ class EngineConfig(ModelConfig):
     lora_folder: str = flag(
         "", "folder of adapters: one is loaded when a request first names its subfolder", metavar="FOLDER"
     )
+    lora_hub: tuple[str, ...] = flag(
+        (),
+        "organisation or user of the Hugging Face Hub whose adapters LoadAdapter may download; may be"
+        " repeated; default: none",
+        metavar="NAME",
+    )
+    download_dir: str = flag(
+        "",
+        "folder for models and adapters of the Hugging Face Hub; default: its cache (HF_HOME)",
+        metavar="FOLDER",
+    )
     lora_memory: float = flag(
         4.0,
         "GiB for adapters; the least recently used are dropped",
@@ -414,7 +425,7 @@ class EngineConfig(ModelConfig):
     max_loras: int = flag(
         0,
         "most adapters in one step on a GPU: requests with others wait for their turn; 0: 8 where there is"
-        " --lora or --lora-folder",
+        " --lora, --lora-folder or --lora-hub",
         at_least=0,
         at_most=MAX_COUNT,
     )
@@ -581,11 +592,6 @@ class ServeConfig(FrontendConfig, EngineConfig):
         "",
         "branch, tag or commit of a model on the Hugging Face Hub; default: main",
         metavar="NAME",
-    )
-    download_dir: str = flag(
-        "",
-        "folder for models of the Hugging Face Hub; default: its cache (HF_HOME)",
-        metavar="FOLDER",
     )
     api_key: tuple[str, ...] = flag(
         (),

@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 
 from tests.checkpoints import ENCODERS, FAMILIES, architecture, config_class
@@ -20,12 +21,15 @@ from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_P
 from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
 from tests.worker.test_encoders import VARIANTS as OF_ENCODERS
 from tests.worker.test_parity import VARIANTS
+from worker.adapters.targets import find_targets
 from worker.config.decoder import DecoderConfig
 from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
 from worker.config.hf_config import ModelConfig
 from worker.families.registry import DECODERS, read_model_config
+from worker.models.registry import FAMILIES as MODELS
+from worker.parallel import Placement
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
 HEAD = """# Models
@@ -61,6 +65,17 @@ vectors with `transformers` (1e-5 of the largest value), and bits alone with tho
 
 | architecture | parts, where they differ from Llama's | shapes | program |
 | --- | --- | ---: | --- |
+"""
+ADAPTERS_HEAD = """
+## Adapters
+
+What [adapters](adapters.md) may change in the models of the tests, by the names that `target_modules` and
+`target_parameters` of `peft` have for it; the last column has what a GPU does not take yet.
+`tests/worker/adapters/test_against_peft.py` compares the linear layers of each decoder, and experts, heads
+and embeddings of some, with the weights that `peft` merges.
+
+| architecture | modules | parameters of all experts | not on a GPU |
+| --- | --- | --- | --- |
 """
 DRIVEN_HEAD = """
 ## By transformers' code
@@ -127,6 +142,8 @@ def page() -> str:
         + "\n"
         + ENCODERS_HEAD
         + "".join(sorted(f"{encoder_row(name)}\n" for name in ENCODERS))
+        + ADAPTERS_HEAD
+        + "".join(sorted(f"{adapters_row(name)}\n" for name in (*FAMILIES, *ENCODERS)))
         + DRIVEN_HEAD
         + driven
         + ".\n"
@@ -154,6 +171,44 @@ def encoder_row(family: str) -> str:
     program = "yes" if family in DENSE_IN_PROGRAMS else ""
     shown = ", ".join(parts(config_of(family)))
     return f"| `{architecture(family)}` | {shown} | {shapes} | {program} |"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place(Placement):
+    """Of a model without memory, as on a CPU or on a GPU."""
+
+    on_gpu: bool = False
+
+    @property
+    def stacks_experts(self) -> bool:
+        return self.on_gpu
+
+
+def adapters_row(family: str) -> str:
+    """Returns the row of what adapters of a family may change."""
+    config = config_of(family)
+    (modules, parameters), on_gpu = (targets_of(config, on_gpu=each) for each in (False, True))
+    left = [name for name in (*modules, *parameters) if name not in (*on_gpu[0], *on_gpu[1])]
+    columns = [", ".join(f"`{name}`" for name in names) for names in (modules, parameters, left)]
+    if family in ENCODERS:  # which a GPU does not compute
+        columns[-1] = "all"
+    return " | ".join([f"| `{architecture(family)}`", *columns]) + " |"
+
+
+def targets_of(config: ModelConfig, *, on_gpu: bool) -> tuple[list[str], list[str]]:
+    """Returns the last names of the modules that adapters may change, and of the parameters, in the order of
+    the layers."""
+    family = MODELS[config.architecture]
+    model = family.build(config, _Place(torch.float32, torch.device("meta"), on_gpu=on_gpu))
+    found = find_targets(model, family.names, family.optional_prefix, None)
+    modules = map(_last_name, (*found.embeddings, *found.targets))
+    stacked = (f"{_last_name(name)}.{each}" for name, those in found.stacked.items() for each in those)
+    return list(dict.fromkeys(modules)), list(dict.fromkeys(stacked))
+
+
+def _last_name(module: str) -> str:
+    *_, block, _, last = ("", "", *module.split("."))
+    return f"experts.N.{last}" if block == "experts" else last
 
 
 def rows_beside_images() -> Iterator[str]:

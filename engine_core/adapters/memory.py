@@ -56,7 +56,7 @@ class AdapterMemory:
         held: Iterable[AdapterLoaded] = (),
     ) -> None:
         """capacity: bytes. held: what an adopted worker has."""
-        self._scheduler, self._worker, self._sources, self.capacity = scheduler, worker, sources, capacity
+        self._scheduler, self._worker, self.sources, self.capacity = scheduler, worker, sources, capacity
         self.pinned: frozenset[bytes] = frozenset()
         """Digests of adapters that stay loaded while no request has them."""
         self.on_lost: Callable[[bytes], None] = lambda digest: None
@@ -133,7 +133,7 @@ class AdapterMemory:
     def load(self, source: str, done: Callable[[AdapterLoaded], None], digest: bytes = b"") -> None:
         """Loads what a folder holds, once for all calls that wait for it. done: takes the worker's answer.
         Raises Refused."""
-        source = self._sources.check(source)
+        source = self.sources.check(source)
         if not os.path.exists(source):  # False for a name that is too long
             raise Refused("source", "is not there", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
         for waiting in self._ordered:
@@ -157,8 +157,17 @@ class AdapterMemory:
             self._worker.drop_adapter(digest)
 
     def _want(self, adapter: AdapterUse) -> None:
-        is_loaded = adapter.digest in self._loaded
-        self._wanted[adapter.digest] = adapter.source if is_loaded else self._sources.check(adapter.source)
+        """Raises Refused."""
+        source = adapter.source
+        if adapter.digest not in self._loaded:
+            try:
+                source = self.sources.check(source)
+            except Refused as refusal:
+                if not refusal.field:
+                    raise
+                why = f"cannot be loaded any more: its {refusal.message}"
+                raise Refused("adapter", why, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION) from refusal
+        self._wanted[adapter.digest] = source
         self._is_due = True
 
     def _advance(self) -> None:
@@ -192,7 +201,7 @@ class AdapterMemory:
 
     def _begin(self, load: _Load) -> None:
         self._loading, self._was_ordered = load, bool(load.done)
-        self._sources.begin(load.source)
+        self.sources.begin(load.source)
         max_bytes = self._max_bytes(load.digest or self._digests.get(load.source, b""))
         self._worker.load_adapter(load.number, load.source, load.digest, max(max_bytes, 0))
 
@@ -201,7 +210,7 @@ class AdapterMemory:
         if load is None or load.number != answer.number:
             return
         self._loading, self._is_due = None, True
-        self._sources.end(load.source)
+        self.sources.end(load.source)
         unneeded, self._unneeded = self._unneeded - {answer.digest}, set()
         for digest in unneeded - self._used() - self.pinned:
             self.drop(digest)

@@ -1,17 +1,21 @@
 """The names of adapters, which all frontends are told: loading, replacing and unloading them.
 
 A name stands for one digest at a time. Frontends are told of another adapter under a name when the worker has
-it: requests that were sent before keep theirs, which stays loaded until they have ended.
+it: requests that were sent before keep theirs, which stays loaded until they have ended. A name keeps what it
+stood for before (NamedAdapter.former) until it is unloaded, for streams that are continued.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
 
 from engine_core.adapters.memory import AdapterMemory
 from engine_core.errors import Code, Refused
 from pagewire.internal.v1.engine_pb2 import AdapterResult, AdapterTable, NamedAdapter
 from pagewire.internal.v1.worker_pb2 import AdapterLoaded
+from pagewire.ipc.named_adapters import keep_former
 from pagewire.limits import MAX_ADAPTERS, is_adapter_name
 
 Answer = Callable[[AdapterResult], None]
@@ -27,31 +31,51 @@ class AdapterNames:
         self._memory, self._caveat, self._announce, self._epoch = memory, caveat, announce, epoch
         self._named: dict[str, NamedAdapter] = {}
         self._unloading: list[tuple[NamedAdapter, Answer]] = []
+        self._downloads: list[tuple[Future[Path], NamedAdapter, Answer]] = []
         memory.on_lost = self._lost
 
     def __len__(self) -> int:
         return len(self._named)
 
     @property
-    def is_unloading(self) -> bool:
-        """Whether an unload() is not answered yet."""
-        return bool(self._unloading)
+    def is_changing(self) -> bool:
+        """Whether an unload() is not answered yet, or something is downloaded."""
+        return bool(self._unloading or self._downloads)
 
     def load(self, wanted: NamedAdapter, answer: Answer) -> None:
         """Loads an adapter and names it. One with a digest is named only if it has no name yet, and loaded
-        when a request needs it: it was loaded by a core before this one."""
+        when a request needs it: it was loaded by a core before this one. Where the name stands for another
+        one here, it is what the name stood for before."""
         try:
             self._check(wanted)
             known = self._named.get(wanted.name)
             if wanted.digest and known is not None:
+                if keep_former(known, [wanted, *wanted.former]):
+                    self._changed()
                 answer(AdapterResult(adapter=known))
             elif wanted.digest:
                 self._name(wanted)
                 answer(AdapterResult(adapter=wanted))
+            elif (folder := self._memory.sources.hub.begin(wanted.source)) is not None:
+                self._downloads.append((folder, wanted, answer))
             else:
-                self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
+                self._load(wanted, answer)
         except Refused as refusal:
             answer(_refusal(wanted, refusal))
+
+    def _load(self, wanted: NamedAdapter, answer: Answer) -> None:
+        self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
+
+    def take_downloads(self) -> None:
+        """Loads what has been downloaded. To be called in every step, before loads are begun."""
+        for download in [each for each in self._downloads if each[0].done()]:
+            self._downloads.remove(download)
+            folder, wanted, answer = download
+            try:
+                wanted.source = str(folder.result())
+                self._load(wanted, answer)
+            except Refused as refusal:
+                answer(_refusal(wanted, refusal))
 
     def unload(self, name: str, answer: Answer) -> None:
         """Takes a name away. Answers when no request has the adapter any more."""
@@ -126,6 +150,8 @@ class AdapterNames:
         answer(AdapterResult(adapter=wanted))
 
     def _name(self, adapter: NamedAdapter) -> None:
+        if (known := self._named.get(adapter.name)) is not None:
+            keep_former(adapter, [known, *known.former])
         self._named[adapter.name] = adapter
         self._changed()
 
@@ -144,4 +170,10 @@ class AdapterNames:
 
 
 def _refusal(adapter: NamedAdapter, refusal: Refused) -> AdapterResult:
-    return AdapterResult(adapter=adapter, problem=refusal.message, code=refusal.code, reason=refusal.reason)
+    return AdapterResult(
+        adapter=adapter,
+        problem=refusal.message,
+        code=refusal.code,
+        reason=refusal.reason,
+        field=refusal.field,
+    )

@@ -5,6 +5,7 @@ import logging
 import os
 from pathlib import Path
 
+from engine_core.adapters.hub import HubAdapters
 from engine_core.errors import Code, Refused
 
 log = logging.getLogger(__name__)
@@ -22,13 +23,15 @@ class AdapterSources:
         folders: tuple[str, ...] = (),
         parent: str = "",
         deaths: Path | None = None,
+        hub: HubAdapters | None = None,
         *,
         is_adopted: bool = False,
     ) -> None:
         """folders: of single adapters. parent: of the folders of adapters; "": none. deaths: file that names
-        the load in progress, for the next core if the engine dies in it; None: none does. is_adopted: the
-        worker has outlived the last core, so that no load has killed it."""
-        self.parent = parent
+        the load in progress, for the next core if the engine dies in it; None: none does. hub: what may be
+        downloaded; None: nothing. is_adopted: the worker has outlived the last core, so that no load has
+        killed it."""
+        self.parent, self.hub = parent, hub or HubAdapters()
         self._folders, self._file = folders, deaths
         self._loading, self._deaths = "", dict[str, int]()
         if deaths is not None and deaths.exists():
@@ -43,7 +46,7 @@ class AdapterSources:
             path = Path(source).resolve()
             if os.path.islink(path):
                 raise OSError("a loop of links, which Python 3.13 does not resolve")
-            single = any(path == Path(folder).resolve() for folder in self._folders)
+            single = self.hub.holds(path) or any(path == Path(each).resolve() for each in self._folders)
             if not single and (not self.parent or path.parent != Path(self.parent).resolve()):
                 text = "is not a folder of --lora, or directly in --lora-folder"
                 raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")

@@ -1,13 +1,11 @@
 """The adapters that the cores name: which callers may use them, and loading them at all cores.
 
 A name is resolved once, when a request arrives: its request goes on with that digest, whatever the name means
-later. Names of a core that is replaced are told to the next one, with their digests: it loads them when they
-are used.
+later. Names of a core that is replaced are told to the next one, with their digests and those before: it
+loads them when they are used.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from frontend.auth.caller import Caller
@@ -15,6 +13,7 @@ from frontend.auth.tokens import tenant_problem
 from frontend.engine.core import Core
 from frontend.engine.core_list import CoreQuestions
 from frontend.errors import AdapterChanged, AdaptersDiffer, EngineRefused, InvalidRequest, ModelNotFound
+from pagewire.checkpoints.paths import is_hub_name
 from pagewire.internal.v1.engine_pb2 import (
     AdapterResult,
     AdapterTable,
@@ -25,16 +24,8 @@ from pagewire.internal.v1.engine_pb2 import (
     Utility,
     Welcome,
 )
+from pagewire.ipc.named_adapters import keep_former
 from pagewire.limits import is_adapter_name
-
-MAX_FORMER = 8
-"""Adapters that a name stood for before, with which broken streams may go on."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    adapter: NamedAdapter
-    former: deque[NamedAdapter]
 
 
 class AdapterCatalogue:
@@ -43,7 +34,7 @@ class AdapterCatalogue:
     def __init__(self, questions: CoreQuestions, facts: Callable[[], Welcome | None]) -> None:
         """facts: returns what holds at every core."""
         self._questions, self._facts = questions, facts
-        self._entries: dict[str, _Entry] = {}
+        self._named: dict[str, NamedAdapter] = {}
         self._of_cores: dict[str, tuple[int, frozenset[str]]] = {}  # address -> epoch, names
 
     def on_welcome(self, core: Core, welcome: Welcome) -> None:
@@ -52,51 +43,52 @@ class AdapterCatalogue:
         if epoch == welcome.epoch:
             self.on_table(core, welcome.adapters)
             return
-        named = {each.name for each in welcome.adapters.adapters}
-        for name, entry in self._entries.items():
-            if name not in named:
-                core.send(FrontendMessage(utility=Utility(load_adapter=entry.adapter)))
+        told = {each.name: _digests(each) for each in welcome.adapters.adapters}
+        for name, adapter in self._named.items():
+            if _digests(adapter) - told.get(name, set()):
+                core.send(FrontendMessage(utility=Utility(load_adapter=adapter)))
         self._take(welcome.epoch, core, welcome.adapters)
 
     def on_table(self, core: Core, table: AdapterTable) -> None:
         """Takes the names of a core that have changed."""
         _, before = self._of_cores.get(core.address, (0, frozenset()))
         for name in before - {each.name for each in table.adapters}:
-            self._entries.pop(name, None)
+            self._named.pop(name, None)
         self._take(core.epoch, core, table)
 
     def visible(self, caller: Caller) -> list[NamedAdapter]:
         """Returns the adapters that a caller may use, by name."""
-        return [each for _, each in sorted(self._named().items()) if _may_use(each, caller)]
+        return [each for _, each in sorted(self._named.items()) if _may_use(each, caller)]
 
-    def find(self, name: str, caller: Caller) -> NamedAdapter:
-        """Returns an adapter that a caller may use. Raises ModelNotFound."""
-        entry = self._entries.get(name)
-        if entry is None or not _may_use(entry.adapter, caller):
-            raise ModelNotFound(name)
-        return entry.adapter
+    def find(self, name: str, caller: Caller, field: str = "model") -> NamedAdapter:
+        """Returns an adapter that a caller may use. field: has the name. Raises ModelNotFound."""
+        adapter = self._named.get(name)
+        if adapter is None or not _may_use(adapter, caller):
+            raise ModelNotFound(name, field)
+        return adapter
 
-    async def resolve(self, name: str, digest: bytes, caller: Caller) -> NamedAdapter:
+    async def resolve(self, name: str, digest: bytes, caller: Caller, field: str = "model") -> NamedAdapter:
         """Returns the adapter that a request names; loads it if it is in --lora-folder and has not been named
-        before. digest: the one that its broken stream had; empty: the one of now. Raises ModelNotFound,
-        AdapterChanged, EngineRefused, EngineNotReady."""
-        if name not in self._entries:
+        before. digest: the one that its broken stream had; empty: the one of now. field: has the name. Raises
+        ModelNotFound, AdapterChanged, EngineRefused, EngineNotReady."""
+        if name not in self._named:
             facts = self._facts()
             folder = facts.lora_folder if facts is not None else ""
             if not folder or not is_adapter_name(name) or not caller.may_use_adapter(name):
-                raise ModelNotFound(name)
-            await self._load_unnamed(name)
-        adapter = self.find(name, caller)
+                raise ModelNotFound(name, field)
+            await self._load_unnamed(name, field)
+        adapter = self.find(name, caller, field)
         if digest in (b"", adapter.digest):
             return adapter
-        for former in self._entries[name].former:
+        for former in adapter.former:
             if former.digest == digest:
                 return former
         raise AdapterChanged
 
     async def load(self, name: str, source: str, *, pinned: bool, tenants: Sequence[str]) -> NamedAdapter:
-        """Loads what a folder holds at all cores, under a name. source: absolute, or below --lora-folder; "":
-        the subfolder with that name. Raises InvalidRequest, EngineRefused, EngineNotReady, AdaptersDiffer."""
+        """Loads what a folder holds at all cores, under a name. source: absolute, below --lora-folder, or a
+        name on the Hugging Face Hub; "": the subfolder with that name. Raises InvalidRequest, EngineRefused,
+        EngineNotReady, AdaptersDiffer."""
         if not is_adapter_name(name):
             problem = "must be letters, digits and ._:@- behind the first of them, at most 128"
             raise InvalidRequest({"name": problem})
@@ -106,7 +98,7 @@ class AdapterCatalogue:
         facts = self._facts()
         folder = facts.lora_folder if facts is not None else ""
         wanted = NamedAdapter(name=name, pinned=pinned, tenants=tenants)
-        wanted.source = str(PurePath(folder, source or name))
+        wanted.source = source if is_hub_name(source) else str(PurePath(folder, source or name))
         call = Utility(load_adapter=wanted)
         answers = await self._questions.of_all(call, seconds=None)  # others may be loaded before it
         found = [_done(result.adapter) for _, result in answers]
@@ -118,16 +110,16 @@ class AdapterCatalogue:
     async def unload(self, name: str) -> None:
         """Takes a name away at all cores; returns when no request has the adapter any more. Raises
         ModelNotFound, EngineNotReady."""
-        if name not in self._entries:
-            raise ModelNotFound(name)
-        unloaded = self._entries[name].adapter
+        if name not in self._named:
+            raise ModelNotFound(name, "name")
+        unloaded = self._named[name]
         call = Utility(unload_adapter=UnloadAdapter(name=name))
         answers = await self._questions.of_all(call, seconds=None)
         # The cores' tables have taken the name away before; by now it may be that of another load.
         if all(result.adapter.reason == "ADAPTER_NOT_FOUND" for _, result in answers):
-            if (entry := self._entries.get(name)) is not None and entry.adapter is unloaded:
-                del self._entries[name]
-            raise ModelNotFound(name)
+            if self._named.get(name) is unloaded:
+                del self._named[name]
+            raise ModelNotFound(name, "name")
 
     async def listed(self) -> list[NamedAdapter]:
         """Returns all adapters, by name, loaded where any core has them, with the requests of all cores."""
@@ -140,12 +132,14 @@ class AdapterCatalogue:
                     known.requests += each.requests
         return [found[name] for name in sorted(found)]
 
-    async def _load_unnamed(self, name: str) -> None:
+    async def _load_unnamed(self, name: str, field: str) -> None:
         try:
             await self.load(name, "", pinned=False, tenants=())
         except EngineRefused as error:
             if error.reason in ("ADAPTER_NOT_FOUND", "ADAPTER_NAME_IN_USE"):
-                raise ModelNotFound(name) from error
+                raise ModelNotFound(name, field) from error
+            for text in error.violations.values():
+                raise EngineRefused(error.code, error.reason, f"{field} {text}", field) from error
             raise
 
     def _take(self, epoch: int, core: Core, table: AdapterTable) -> None:
@@ -154,13 +148,9 @@ class AdapterCatalogue:
             self._put(adapter)
 
     def _put(self, adapter: NamedAdapter) -> None:
-        entry = self._entries.setdefault(adapter.name, _Entry(adapter, deque(maxlen=MAX_FORMER)))
-        if entry.adapter.digest != adapter.digest:
-            entry.former.appendleft(entry.adapter)
-        entry.adapter = adapter
-
-    def _named(self) -> dict[str, NamedAdapter]:
-        return {name: entry.adapter for name, entry in self._entries.items()}
+        if (known := self._named.get(adapter.name)) is not None:
+            keep_former(adapter, [known, *known.former])
+        self._named[adapter.name] = adapter
 
 
 def _may_use(adapter: NamedAdapter, caller: Caller) -> bool:
@@ -170,7 +160,12 @@ def _may_use(adapter: NamedAdapter, caller: Caller) -> bool:
     return shared and caller.may_use_adapter(adapter.name)
 
 
+def _digests(adapter: NamedAdapter) -> set[bytes]:
+    """Returns the digests of all adapters that a name stands for, or stood for before."""
+    return {adapter.digest, *(each.digest for each in adapter.former)}
+
+
 def _done(result: AdapterResult) -> NamedAdapter:
     if result.problem:
-        raise EngineRefused(result.code, result.reason, result.problem)
+        raise EngineRefused(result.code, result.reason, result.problem, result.field)
     return result.adapter

@@ -74,7 +74,7 @@ class EngineClient:
         self._make_socket = make_socket
         self._journal = Journal(resume_timeout)
         self._dispatcher = Dispatcher(lambda: self.cores, self._journal, self.events, random or Random())
-        self._ready_timeout = ready_timeout
+        self._ready_timeout, self._resume_timeout = ready_timeout, resume_timeout
         self._model: engine_pb2.ModelFacts | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
@@ -119,16 +119,20 @@ class EngineClient:
             raise EngineNotReady(f"the engine is not ready: {name}")
         return self.facts
 
-    def require_known(self) -> engine_pb2.Welcome:
+    def require_known(self, *, begun: bool = False) -> engine_pb2.Welcome:
         """Returns the facts that the engines agree on, as long as a request may be submitted: while no core
-        serves it waits. Raises EngineNotReady before the first core has served, and where nothing waits."""
-        return self.facts if self.facts is not None and self._ready_timeout else self.require()
+        serves it waits. begun: see submit(). Raises EngineNotReady before the first core has served, and
+        where nothing waits."""
+        return self.facts if self.facts is not None and self._patience(begun) else self.require()
 
-    def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
+    def submit(
+        self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE, *, begun: bool = False
+    ) -> int:
         """Sends a request whose outputs go to the sink, resending it as often as necessary; while no core
-        takes it, it waits for up to ready_timeout. Returns a ticket for release(). Raises EngineNotReady."""
-        self.require_known()
-        return self._dispatcher.submit(request, sink, routing, self._ready_timeout)
+        takes it, it waits for up to ready_timeout. begun: it is part of a call of which a core has had other
+        parts, and waits as long as those. Returns a ticket for release(). Raises EngineNotReady."""
+        self.require_known(begun=begun)
+        return self._dispatcher.submit(request, sink, routing, self._patience(begun))
 
     def release(self, ticket: int, *, detach: bool = False) -> None:
         """Detaches the sink and aborts what a core still computes for it. Idempotent.
@@ -199,6 +203,10 @@ class EngineClient:
         core = EngineConnection(address, self.identity, self, self._dispatcher, self._make_socket)
         core.open()
         return core
+
+    def _patience(self, begun: bool) -> float:
+        """Returns the seconds that a request waits while no core serves."""
+        return max(self._ready_timeout, self._resume_timeout if begun else 0.0)
 
     def _combine_facts(self) -> None:
         known = [core.welcome for core in self.cores if core.welcome is not None and not core.differs]

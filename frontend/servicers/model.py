@@ -27,7 +27,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.GetModelRequest, context: Context
     ) -> model_pb2.GetModelResponse:
         if request.name and request.name not in self._parts.model.names:
-            adapter = self._adapters.find(request.name, current_caller())
+            adapter = self._adapters.find(request.name, current_caller(), "name")
             return model_pb2.GetModelResponse(model=self._describe_adapter(adapter))
         return model_pb2.GetModelResponse(model=self._describe())
 

@@ -22,15 +22,17 @@ from frontend.engine.client import EngineClient
 from frontend.engine.core import Routing, routing_of
 from frontend.engine.journal import put_delivered
 from frontend.engine.logprobs import check_prompt_logprobs
-from frontend.errors import InvalidRequest, ModelNotFound
+from frontend.errors import EngineRefused, InvalidRequest, ModelNotFound
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.request_adapter import (
+    AdapterName,
     Request,
     apply,
     check_virtual_tokens,
+    name_field,
     named_by,
     with_virtual_tokens,
 )
@@ -126,10 +128,17 @@ class Generator:
                 return
             self._put_times(message, spec, timings)
             entry.stream = stream
-            entry.ticket = self.engine.submit(message, stream, routing)
+            group = self.registry.group_of(identity.engine_id)
+            begun = group is not None and group.begun
+            entry.ticket = self.engine.submit(message, stream, routing, begun=begun)
+            if group is not None and not self.engine.waits(entry.ticket):
+                group.begun = True
             timings.sent()
             try:
                 yield stream
+            except EngineRefused as error:
+                name_field(error, named_by(request, self.model.names).field)
+                raise
             except (asyncio.CancelledError, GeneratorExit):  # by the client, or its connection broke
                 self.engine.release(entry.ticket, detach=True)
                 raise
@@ -148,24 +157,24 @@ class Generator:
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
         """Returns the adapter that a request names, if it names one. Raises ServiceError."""
-        adapter = await self._resolve(*named_by(request, self.model.names), caller)
-        if adapter is not None:
-            check_virtual_tokens(request, adapter)
+        named = named_by(request, self.model.names)
+        if not named.name:
+            return None
+        adapter = await self._resolve(named, caller)
+        check_virtual_tokens(request, adapter, named.field)
         return adapter
 
-    async def check_model(self, name: str, caller: Caller) -> None:
+    async def check_model(self, name: str, caller: Caller, field: str = "model") -> None:
         """Raises ServiceError unless a name is empty, one of the model's, or that of an adapter that a caller
-        may use. Before an engine has told its adapters there are none."""
+        may use. Before an engine has told its adapters there are none. field: has the name."""
         if name and name not in self.model.names:
             if self.engine.facts is None:
-                raise ModelNotFound(name)
-            await self._resolve(name, b"", caller)
+                raise ModelNotFound(name, field)
+            await self._resolve(AdapterName(name, field, b""), caller)
 
-    async def _resolve(self, name: str, digest: bytes, caller: Caller) -> NamedAdapter | None:
-        if not name:
-            return None
+    async def _resolve(self, named: AdapterName, caller: Caller) -> NamedAdapter:
         self.engine.require_known()
-        return await self.engine.adapters.resolve(name, digest, caller)
+        return await self.engine.adapters.resolve(named.name, named.digest, caller, named.field)
 
     def _check(
         self,
@@ -177,7 +186,9 @@ class Generator:
         """Checks all that needs no tokens. Raises ServiceError."""
         if mode.pooling is None:
             self.model.require_head()
-        limits = limits_of(self.engine.require_known(), self.config)
+        group = self.registry.group_of(call.caller.scope(request.request_id))
+        begun = group is not None and group.begun
+        limits = limits_of(self.engine.require_known(begun=begun), self.config)
         check_generate(request, limits)
         tenant = call.caller.act_as(request.tenant)
         call.caller.check_terms(request.priority, *sequences_of(request.sampling))
@@ -217,7 +228,7 @@ class Generator:
         resolved = await self.large_messages.run(fill, request.ByteSize(), call.caller)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
         if adapter is not None:
-            spec = replace(spec, adapter=apply(adapter, prompt.token_ids))
+            spec = replace(spec, adapter=apply(adapter, prompt.token_ids[: mode.prompt_len]))
         prompt_len = len(prompt.token_ids)
         check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
         check_answer_size(request, resolved, prompt_len, limits, in_one_message=spec.final_only)

@@ -339,7 +339,7 @@ class ContinuationScorer:
             scored = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompt + continuations[index], output),
-                lambda _: CallMode(one_message=True, adapter=adapter),
+                lambda _: CallMode(one_message=True, adapter=adapter, prompt_len=len(prompt)),
                 _read_score,
             )
         return _response(request, len(prompt), scored)

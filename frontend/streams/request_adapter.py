@@ -3,8 +3,9 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
+from frontend.errors import ContextLengthExceeded, InvalidRequest, ServiceError, Unsupported
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
@@ -18,16 +19,31 @@ from pagewire.v1.pooling_pb2 import (
 Request = GenerateRequest | EmbedRequest | ScoreRequest | ClassifyRequest | ScoreContinuationsRequest
 
 
-def named_by(request: Request, models: Sequence[str]) -> tuple[str, bytes]:
-    """Returns the name of a request's adapter, "" for none, and the digest of the one that its broken stream
-    had. An adapter is named by `adapter`, or by a `model` that is none of the served models. Raises
-    InvalidRequest."""
+class AdapterName(NamedTuple):
+    """What names the adapter of a request."""
+
+    name: str  # empty: nothing does
+    field: str  # that has the name
+    digest: bytes  # of the adapter that its broken stream had; empty: the name's
+
+
+def named_by(request: Request, models: Sequence[str]) -> AdapterName:
+    """Returns what names a request's adapter: `adapter`, or a `model` that is none of the served models.
+    Raises InvalidRequest."""
     model = "" if request.model in models else request.model
     adapter = request.adapter if isinstance(request, GenerateRequest | EmbedRequest | ScoreRequest) else ""
     if model and adapter and model != adapter:
         raise InvalidRequest({"adapter": "must be that of model, or absent, where model names an adapter"})
-    continuation = request.continuation if isinstance(request, GenerateRequest) else None
-    return adapter or model, continuation.adapter_digest if continuation is not None else b""
+    digest = request.continuation.adapter_digest if isinstance(request, GenerateRequest) else b""
+    if digest and not (adapter or model):
+        raise InvalidRequest({"continuation.adapter_digest": "needs the adapter's name, in adapter or model"})
+    return AdapterName(adapter or model, "adapter" if adapter else "model", digest)
+
+
+def name_field(error: ServiceError, field: str) -> None:
+    """Changes a core's refusal of a request's adapter to one of the field that names it."""
+    if (text := error.violations.get("adapter")) is not None:
+        error.message, error.violations = f"{field} {text}", {field: text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +71,13 @@ class CallAdapter:
         return AppliedAdapter(name=self.adapter.name, digest=self.adapter.digest, start=self.start)
 
 
-def check_virtual_tokens(request: Request, adapter: NamedAdapter) -> None:
-    """Refuses what an adapter with virtual tokens cannot have, since these have no ids. Raises InvalidRequest
-    and Unsupported."""
+def check_virtual_tokens(request: Request, adapter: NamedAdapter, field: str) -> None:
+    """Refuses what an adapter with virtual tokens cannot have, since these have no ids. field: names the
+    adapter. Raises InvalidRequest and Unsupported."""
     if not adapter.virtual_tokens:
         return
     if not isinstance(request, GenerateRequest):
-        raise Unsupported({"model": "is an adapter of virtual tokens (prompt tuning), which only generates"})
+        raise Unsupported({field: "is an adapter of virtual tokens (prompt tuning), which only generates"})
     output = request.output
     wanted = {
         "prompt.embeddings": request.prompt.HasField("embeddings"),
@@ -90,8 +106,27 @@ def apply(adapter: NamedAdapter, prompt: Sequence[int]) -> CallAdapter:
     invocation = list(adapter.invocation_token_ids)
     if not invocation:
         return CallAdapter(adapter, 0)
-    size = len(invocation)
-    for start in range(len(prompt) - size, -1, -1):
-        if prompt[start] == invocation[0] and list(prompt[start : start + size]) == invocation:
-            return CallAdapter(adapter, start)
-    return CallAdapter(adapter, None)
+    return CallAdapter(adapter, _last_place(invocation, prompt))
+
+
+def _last_place(part: Sequence[int], tokens: Sequence[int]) -> int | None:
+    """Returns where `part`, which is not empty, begins for the last time in `tokens`; None: it is not there.
+    Knuth, Morris and Pratt's search from the end: it reads each token once."""
+    wanted = part[::-1]
+    borders, length = [0], 0  # the longest proper prefix of each prefix of `wanted` that is its suffix
+    for token in wanted[1:]:
+        length = _extended(length, token, wanted, borders)
+        borders.append(length)
+    length = 0
+    for place in range(len(tokens) - 1, -1, -1):
+        length = _extended(length, tokens[place], wanted, borders)
+        if length == len(wanted):
+            return place
+    return None
+
+
+def _extended(length: int, token: int, wanted: Sequence[int], borders: Sequence[int]) -> int:
+    """Returns how much of the beginning of `wanted` ends with a token behind so much of it."""
+    while length and wanted[length] != token:
+        length = borders[length - 1]
+    return length + (wanted[length] == token)

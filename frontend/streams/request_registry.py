@@ -33,6 +33,8 @@ class RegisteredRequest:
     """The error that ended it before it had a stream."""
     members: tuple[str, ...] = ()
     """Engine ids of the requests that make up a group; empty for a single request."""
+    begun: bool = False
+    """Of a group: a core has had one of its requests."""
     content: bytes = b""
     """Digest of its content; empty: no other call can take it over."""
     over: bool = False
@@ -121,6 +123,7 @@ class RequestRegistry:
         with self.reserve(group_id) as entry:
             members = tuple(f"{request_id}#{place}" for place in range(size))
             entry.members = tuple(map(caller.scope, members))
+            aborted |= entry.aborted  # as a member of another group
             for member in entry.members:
                 self._groups[member] = group_id, RegisteredRequest(timings=timings, aborted=aborted)
             try:
@@ -130,14 +133,26 @@ class RequestRegistry:
                     del self._groups[member]
 
     def put_age(self, message: engine_pb2.AddRequest, timings: RequestTimings) -> None:
-        """Writes the age of a request, or of its group, into the message for the core."""
-        message.group, member = self._groups.get(message.request_id, ("", None))
-        message.age_us = round(1e6 * ((member and member.timings) or timings).seconds())
+        """Writes the age of a request, or of its outermost group, into the message for the core."""
+        name = message.request_id
+        while name in self._groups:
+            name, member = self._groups[name]
+            timings, message.group = member.timings or timings, name
+        message.age_us = round(1e6 * timings.seconds())
+
+    def group_of(self, engine_id: str) -> RegisteredRequest | None:
+        """Returns the outermost group that a request belongs to; None: it is one by itself."""
+        name = engine_id
+        while name in self._groups:
+            name, _ = self._groups[name]
+        return None if name == engine_id else self._entries.get(name)
 
     def members(self, engine_id: str) -> tuple[str, ...]:
         """Returns the engine ids of the requests that a client's id stands for."""
         entry = self._entries.get(engine_id)
-        return entry.members if entry is not None and entry.members else (engine_id,)
+        if entry is None or not entry.members:
+            return (engine_id,)
+        return tuple(found for member in entry.members for found in self.members(member))
 
     def end_all(self, error: ServiceError) -> None:
         """Ends all requests with an error; their clients may continue them at another frontend."""

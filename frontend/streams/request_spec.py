@@ -102,6 +102,8 @@ class CallMode:
                  `find`.
     pooling:     it ends with a vector, and no other call can take it over; None: it generates.
     adapter:     that of all requests of one call; None: each request says which.
+    prompt_len:  tokens that the client calls the prompt; those behind them are scored, as if they had been
+                 generated; None: all.
     """
 
     one_message: bool = False
@@ -109,6 +111,7 @@ class CallMode:
     resumable: bool = False
     pooling: engine_pb2.Pooling | None = None
     adapter: engine_pb2.NamedAdapter | None = None
+    prompt_len: int | None = None
 
     def finds(self, request: generation_pb2.GenerateRequest) -> bool:
         """Returns whether the core that runs the request is looked for."""

@@ -5,6 +5,7 @@ progress bar, resuming what was interrupted, into its usual cache (HF_HOME); HF_
 HF_HUB_OFFLINE mean what they mean everywhere. A path that exists is never taken for a name.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -107,7 +108,8 @@ def with_local_model(config: C) -> C:
     as on the hub, after downloading them if necessary. Requests for the model then use the repository's name.
     Raises StartupError."""
     name, tokenizer = hub_name(config.model), hub_name(config.tokenizer)
-    revision, cache = (config.revision, config.download_dir) if isinstance(config, ServeConfig) else ("", "")
+    revision = config.revision if isinstance(config, ServeConfig) else ""
+    cache = config.download_dir if isinstance(config, EngineConfig) else ""
     if tokenizer is not None:
         config = replace(config, tokenizer=str(download(tokenizer, cache, _OF_TOKENIZERS)))
     if isinstance(config, EngineConfig) and hub_adapters(config.lora):
@@ -140,13 +142,30 @@ def _hub_adapter(part: str) -> HubName | None:
 def _with_local_adapter(part: str, cache: str) -> str:
     """Returns a NAME=SOURCE of --lora with a folder."""
     name = _hub_adapter(part)
-    if name is None:
-        return part
+    return part if name is None else f"{part.partition('=')[0]}={download_adapter(name, cache)}"
+
+
+def download_adapter(name: HubName, cache: str) -> Path:
+    """Returns the folder of an adapter's files in a cache. cache: see download(). Raises StartupError."""
     folder = download(name, cache, _OF_ADAPTERS, kind="adapter")
     if not (folder / _OF_ADAPTERS[0]).is_file():
         what = f"cannot load the adapter {name.repo!r}"
         raise StartupError(what, f"the repository has no {_OF_ADAPTERS[0]}", "is it a model?")
-    return f"{part.partition('=')[0]}={folder}"
+    return folder
+
+
+def hub_cache(cache: str) -> Path:
+    """Returns the folder in which repositories of the hub are. cache: see download()."""
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(cache or named or os.path.join(home, "hub")).expanduser().resolve()
+
+
+def is_hub_name(name: str) -> bool:
+    """Returns whether a name may be that of a repository of the hub, with or without a revision."""
+    return _NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
 def download(

@@ -219,7 +219,9 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
     "GetModelRequest": {"name": SERVED_MODEL},
     "LoadAdapterRequest": {
         "name": Elsewhere("1 to 128 letters, digits and ._:@- behind the first", ADAPTERS),
-        "source": Elsewhere("a folder of --lora, or directly in --lora-folder", CORE_ADAPTERS),
+        "source": Elsewhere(
+            "a folder of --lora, or directly in --lora-folder; a name on the Hub (--lora-hub)", CORE_ADAPTERS
+        ),
         "pinned": Kind.FREE,
         "tenants": Elsewhere("names of tenants, as in tokens", ADAPTERS),
     },

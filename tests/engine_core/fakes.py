@@ -150,9 +150,11 @@ def add_request(
     max_draft_tokens: int | None = None,
     pooling: Pooling | None = None,
     adapter: str = "",
+    virtual_tokens: int = 0,
     **stopping: object,
 ) -> AddRequest:
-    """An AddRequest; the seed is the handle. prompt: token ids, or how many. adapter: its name."""
+    """An AddRequest; the seed is the handle. prompt: token ids, or how many. adapter: its name.
+    virtual_tokens: of it."""
     max_tokens = max_tokens if pooling is None else 1
     if isinstance(prompt, int):
         prompt = [3 + (7 * handle + i) % (VOCAB - 3) for i in range(prompt)]
@@ -178,6 +180,7 @@ def add_request(
     )
     if adapter:
         message.adapter.name, message.adapter.digest = adapter, adapter_digest(adapter)
+        message.adapter.virtual_tokens = virtual_tokens
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
     return message
@@ -375,7 +378,8 @@ class FakeWorker:
             )
         for fork in plan.forks:
             self._fork(fork)
-        used = {each.digest for row in plan.rows if (each := self.rows[row].parameters.adapter) is not None}
+        found = (self.rows[row].parameters.adapter for row in plan.rows)
+        used = {each.digest for each in found if each is not None and not each.virtual_tokens}
         assert not self.max_adapters or len(used) <= self.max_adapters
         self._append(plan)
         self._change_tables(plan)

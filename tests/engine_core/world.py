@@ -80,7 +80,8 @@ class World:
         self, handle: int = 1, prompt: int | list[int] = 5, arrival: float = 0.0, **options: object
     ) -> Request:
         message = add_request(handle, prompt, **options)  # type: ignore[arg-type]
-        limits = dataclasses.replace(LIMITS, max_num_seqs=self.scheduler.num_rows)
+        num_rows = self.scheduler.num_rows
+        limits = dataclasses.replace(LIMITS, max_num_seqs=num_rows, input_embedding_size=4)
         self.messages[handle] = message
         self.worker.adapters.add(message.adapter.digest)
         self.worker.namespaces[handle] = namespace(message)

@@ -429,7 +429,7 @@ def _loaded_adapters_are_not_counted(patch: Callable[..., None]) -> None:
 def _a_stream_goes_on_with_what_its_name_stands_for(patch: Callable[..., None]) -> None:
     """The digest that a client sends is not looked at."""
     named_by = generation.named_by
-    patch(generation, "named_by", lambda *arguments: (named_by(*arguments)[0], b""))
+    patch(generation, "named_by", lambda *arguments: named_by(*arguments)._replace(digest=b""))
 
 
 def _an_adopted_worker_forgets_what_it_has_loaded(patch: Callable[..., None]) -> None:

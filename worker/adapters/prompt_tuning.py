@@ -10,7 +10,8 @@ from worker.adapters.adapter import AdapterError
 KINDS = ("PROMPT_TUNING", "P_TUNING")
 """Values of peft_type. Files of both hold embeddings alone: what trained them has no part in outputs."""
 MAX_VIRTUAL_TOKENS = 4096
-_TENSOR = "prompt_embeddings"
+VIRTUAL_TOKENS = "prompt_embeddings"
+"""The tensor."""
 _READ = frozenset(
     {"peft_type", "base_model_name_or_path", "num_virtual_tokens", "num_transformer_submodules"}
 )
@@ -40,11 +41,11 @@ def read_num_virtual_tokens(values: Mapping[str, Any]) -> int:
 
 def virtual_tokens(tensors: Mapping[str, torch.Tensor], count: int) -> torch.Tensor:
     """Returns the embeddings [count, E] that a file holds. Raises AdapterError."""
-    if others := sorted(tensors.keys() - {_TENSOR}):
-        raise AdapterError(f"tensor {others[0]}: an adapter of virtual tokens has {_TENSOR} alone")
-    found = tensors.get(_TENSOR)
+    if others := sorted(tensors.keys() - {VIRTUAL_TOKENS}):
+        raise AdapterError(f"tensor {others[0]}: an adapter of virtual tokens has {VIRTUAL_TOKENS} alone")
+    found = tensors.get(VIRTUAL_TOKENS)
     if found is None:
-        raise AdapterError(f"the adapter has no tensor {_TENSOR}")
+        raise AdapterError(f"the adapter has no tensor {VIRTUAL_TOKENS}")
     if found.ndim != 2 or len(found) != count:
-        raise AdapterError(f"tensor {_TENSOR} has shape {list(found.shape)}, not [{count}, E]")
+        raise AdapterError(f"tensor {VIRTUAL_TOKENS} has shape {list(found.shape)}, not [{count}, E]")
     return found

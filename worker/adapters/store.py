@@ -12,6 +12,7 @@ import torch
 from kernels.api import adapters
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.adapter import Adapter, AdapterError, LayerDeltas
+from worker.adapters.prompt_tuning import VIRTUAL_TOKENS
 from worker.layers.base import Layer
 from worker.layers.matrix import MatrixOwner
 from worker.models.base import LanguageModel
@@ -45,18 +46,23 @@ class HeldAdapter:
     weights: adapters.AdapterWeights | None
     loaded: worker_pb2.AdapterLoaded  # without a number
     virtual_tokens: torch.Tensor | None = None
-    """[n, E] in place of weights: embeddings that stand before each prompt."""
+    """[n, E] in place of weights: embeddings that stand before each prompt, in the model's dtype."""
 
 
 class AdapterStore:
     """Loads adapters in a thread, beside the steps, and holds them until they are dropped."""
 
     def __init__(
-        self, model: LanguageModel, read: ReadAdapter | None = None, input_embedding_size: int = 0
+        self,
+        model: LanguageModel,
+        read: ReadAdapter | None = None,
+        input_embedding_size: int = 0,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """model: whose layers get numbers; its steps are not recorded yet. read: None: none can be loaded.
-        input_embedding_size: see ModelFacts."""
-        self._model, self._read, self._input_embedding_size = model, read, input_embedding_size
+        input_embedding_size: see ModelFacts. dtype: of input embeddings."""
+        self._model, self._read = model, read
+        self._input_embedding_size, self._dtype = input_embedding_size, dtype
         self._layers = number_layers(model)
         self._held: dict[bytes, HeldAdapter] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="adapters")
@@ -101,9 +107,10 @@ class AdapterStore:
             deltas = adapter.deltas
             parts = [each for layer in self._layers for each in low_rank(layer, deltas.get(layer, ()))]
             weights = self._layers[0].ops.pack_adapter(parts)
+            num_bytes = weights.nbytes
         else:
-            self._check_virtual_tokens(virtual)
-        num_bytes = adapter.num_bytes if weights is None else weights.nbytes
+            virtual = self._converted(virtual)
+            num_bytes = virtual.nbytes
         if max_bytes is not None and num_bytes > max_bytes:
             raise AdapterError(f"it takes {num_bytes} bytes of memory, of {max_bytes} that it may have")
         loaded = worker_pb2.AdapterLoaded(
@@ -118,13 +125,19 @@ class AdapterStore:
         self._held[adapter.digest] = HeldAdapter(weights, loaded, virtual)
         return loaded
 
-    def _check_virtual_tokens(self, found: torch.Tensor) -> None:
-        """Raises AdapterError for embeddings [n, E] that are none of the model's."""
+    def _converted(self, found: torch.Tensor) -> torch.Tensor:
+        """Returns embeddings [n, E] in the model's dtype. Raises AdapterError for those that are none of its
+        own."""
         size = self._input_embedding_size
         if not size:
             raise AdapterError("prompt tuning needs a model that takes input embeddings")
         if found.shape[1] != size:
             raise AdapterError(f"its embeddings have {found.shape[1]} elements, the model's {size}")
+        converted = found.to(self._dtype)
+        if not converted.isfinite().all():
+            dtype = str(self._dtype).removeprefix("torch.")
+            raise AdapterError(f"tensor {VIRTUAL_TOKENS} holds values beyond {dtype}, the model's dtype")
+        return converted
 
     def _modules(self, adapter: Adapter) -> list[str]:
         """Returns the last names of the modules that an adapter changes, in order of the alphabet."""

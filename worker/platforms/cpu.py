@@ -153,7 +153,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         specs, checkpoints = model.state_specs(), plan.initialize.state_checkpoints
         states = RowStates(specs, rows.max_num_rows, CPU, checkpoints, plan.most_drafts) if specs else None
         blocks = self.computing.blocks
-        adapters = AdapterRows(AdapterStore(model, load_adapter, plan.config.input_embedding_size))
+        size, dtype = plan.config.input_embedding_size, cache.layout.dtype
+        adapters = AdapterRows(AdapterStore(model, load_adapter, size, dtype))
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states, adapters)
         backend.drafter_tensors = drafter_tensors
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)

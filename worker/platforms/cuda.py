@@ -94,7 +94,7 @@ class CudaPlatform(Platform[CudaBackend]):
         model.compute_by(TritonOps(initialize.fast_matmul, device.place))
         store = None
         if initialize.max_loras and model.target_modules:
-            store = AdapterStore(model, load_adapter, config.input_embedding_size)
+            store = AdapterStore(model, load_adapter, config.input_embedding_size, dtype)
         warn_of_float32(dtype)
         specs, checkpoints = model.state_specs(), initialize.state_checkpoints
         states = RowStates(specs, initialize.max_num_seqs, device.place, checkpoints) if specs else None

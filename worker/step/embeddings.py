@@ -30,7 +30,7 @@ class EmbeddingRows:
         self, dtype: torch.dtype, virtual_tokens: Callable[[bytes], torch.Tensor | None] = lambda digest: None
     ) -> None:
         """dtype: of the model, to which values are rounded. virtual_tokens: returns those [n, E] of an
-        adapter by its digest; None: it is not loaded, or has none."""
+        adapter, in this dtype, by its digest; None: it is not loaded, or has none."""
         self._dtype, self._virtual_tokens = dtype, virtual_tokens
         self._by_row: dict[int, _Values] = {}
 
@@ -60,7 +60,7 @@ class EmbeddingRows:
         if found is None or len(found) != count:
             raise PlanError(f"row {row} has an adapter of {count} virtual tokens, which is not loaded")
         require(count < prompt_len, f"row {row} has virtual tokens alone")
-        return _Values(np.arange(count, dtype=np.int64), found.to(self._dtype))
+        return _Values(np.arange(count, dtype=np.int64), found)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another."""

@@ -165,6 +165,7 @@ class AdapterSlots:
 
 
 def _digest(sequence: Sequence) -> bytes:
-    """Returns the digest of a sequence's adapter; empty: it has none."""
+    """Returns the digest of a sequence's adapter; empty: it has none, or one of virtual tokens, which are
+    input of the step as other tokens are."""
     adapter = sequence.request.parameters.adapter
-    return b"" if adapter is None else adapter.digest
+    return b"" if adapter is None or adapter.virtual_tokens else adapter.digest

@@ -1,11 +1,14 @@
 """POST /rerank and /score, in the forms of Cohere, Jina, TEI and vLLM."""
 
+import asyncio
 import math
 
 import pytest
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, Pooling
 from pagewire.ipc.columns import unpack_u32
+from pagewire.v1.generation_pb2 import AbortRequest
+from pagewire_openai import scoring
 from tests.frontend.fakes import MAX_MODEL_LEN, encode, fake_vector, pool
 
 LOGITS = Pooling(type=POOLING_TYPE_LAST, token_ids=encode("yn"))
@@ -182,3 +185,18 @@ async def test_a_model_that_does_not_score(run_api):
         for path, body in (("/v1/rerank", ONE), ("/rerank", TEI), ("/v1/score", PAIR)):
             answer = await api.post(path, **body)
             assert answer.status_code == 400 and answer.json()["error"]["param"] == "model"
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+async def test_an_abort_ends_all_pairs(reranker, monkeypatch, at_once):
+    """Those that have begun and those that have not."""
+    monkeypatch.setattr(scoring, "AT_ONCE", at_once)
+    async with reranker() as api:
+        engine, body = api.service.engine, {"text_1": ["q", "r", "s"], "text_2": ["a", "b", "c"]}
+        engine.script = None
+        call = asyncio.ensure_future(api.http.post("/v1/score", json=body, headers={"x-request-id": "mine"}))
+        sent = [await asyncio.wait_for(engine.requests.get(), 30) for _ in range(min(at_once, 3))]
+        assert {each.group for each in sent} == {"mine"}, "a core finds all of it for another frontend"
+        response = await api.service.generation.Abort(AbortRequest(request_ids=["mine", "other"]))
+        assert list(response.aborted_request_ids) == ["mine"]
+        assert (await call).status_code == 409 and engine.requests.empty()

@@ -180,7 +180,7 @@ class AdapterTable(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
 
 class NamedAdapter(_message.Message):
-    __slots__ = ("name", "source", "digest", "rank", "bytes", "invocation_token_ids", "modules", "base", "pinned", "tenants", "loaded", "requests", "virtual_tokens")
+    __slots__ = ("name", "source", "digest", "rank", "bytes", "invocation_token_ids", "modules", "base", "pinned", "tenants", "loaded", "requests", "virtual_tokens", "former")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class NamedAdapter(_message.Message):
     LOADED_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     digest: bytes
@@ -207,7 +208,8 @@ class NamedAdapter(_message.Message):
     loaded: bool
     requests: int
     virtual_tokens: int
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...
+    former: _containers.RepeatedCompositeFieldContainer[NamedAdapter]
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ..., virtual_tokens: _Optional[int] = ..., former: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter", "embeddings")
@@ -402,16 +404,18 @@ class ListAdapters(_message.Message):
     def __init__(self) -> None: ...
 
 class AdapterResult(_message.Message):
-    __slots__ = ("adapter", "problem", "code", "reason")
+    __slots__ = ("adapter", "problem", "code", "reason", "field")
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
     adapter: NamedAdapter
     problem: str
     code: int
     reason: str
-    def __init__(self, adapter: _Optional[_Union[NamedAdapter, _Mapping]] = ..., problem: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    field: str
+    def __init__(self, adapter: _Optional[_Union[NamedAdapter, _Mapping]] = ..., problem: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
 
 class ListFrontends(_message.Message):
     __slots__ = ()

@@ -153,6 +153,13 @@ def test_values_of_which_the_model_makes_nan_are_at_fault() -> None:
     assert no_token_error(request) == (Code.INVALID_ARGUMENT, "NO_LOGITS", problem)
 
 
+def test_an_adapter_with_which_the_model_makes_nan_is_at_fault() -> None:
+    """It is no error of the service: its values may be of any size."""
+    request = make_request(add_request(1, adapter="a"), b"", 0.0, LIMITS)
+    problem = "the model's output is NaN with this adapter"
+    assert no_token_error(request) == (Code.FAILED_PRECONDITION, "NO_LOGITS", problem)
+
+
 def test_a_value_of_another_dtype_is_another_one() -> None:
     other = message()
     other.embeddings.dtype = "bfloat16"

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
 from pagewire.internal.v1 import engine_pb2
@@ -17,9 +19,13 @@ from pagewire.v1 import (
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from pagewire_openai.extension import SERVED
 from tests.frontend.call.test_doors import Doors, doors_of, once, status
-from tests.frontend.fakes import Output, encode, pool, say, until
+from tests.frontend.fakes import Output, details_of, encode, pool, say, until
 
 NOT_FOUND = "no model of that name"
+FIELDS = {"GetModel": "name", "ModelMetadata": "name"} | dict.fromkeys(
+    ("ModelInfer", "ModelStreamInfer"), "model_name"
+)
+"""The field that has the name, where that is not `model`."""
 TEXT = {"text": "a"}
 MESSAGES = [{"role": "user", "content": "a"}]
 Call = Callable[[Doors, str], Awaitable[str]]
@@ -118,15 +124,51 @@ async def test_each_takes_the_name_of_an_adapter(checkpoint: Path) -> None:
         table = engine_pb2.AdapterTable(epoch=doors.service.engine.epoch, adapters=[legal])
         await doors.service.engine.send(engine_pb2.EngineMessage(adapters=table))
         adapters = doors.service.frontend.parts.engine.adapters
-        await until(lambda: bool(adapters._entries))
+        await until(lambda: bool(adapters._named))
         for name in ("fake", "legal", "nothing"):
             assert (await doors.oip.ModelReady(oip.ModelReadyRequest(name=name))).ready == (name != "nothing")
         for door, call in CALLS.items():
-            assert NOT_FOUND in await call(doors, "nothing"), door
+            assert f"{FIELDS.get(door, 'model')}: {NOT_FOUND}" in await call(doors, "nothing"), door
             for name in ("fake", "legal"):
                 found = await call(doors, name)
                 assert NOT_FOUND not in found, door
                 assert (name in found) >= (door in ANSWER_NAMES), (door, found)
+
+
+async def test_a_refusal_names_the_field_that_has_the_name(checkpoint: Path) -> None:
+    """Before a request is sent, and by the core."""
+    async with doors_of(checkpoint, script=None) as doors:
+        engine, service = doors.service.engine, doors.service
+        adapters = [
+            engine_pb2.NamedAdapter(name="legal", source="/legal", digest=bytes(32)),
+            engine_pb2.NamedAdapter(name="soft", source="/soft", digest=b"s" * 32, virtual_tokens=2),
+        ]
+        await engine.send(
+            engine_pb2.EngineMessage(adapters=engine_pb2.AdapterTable(epoch=engine.epoch, adapters=adapters))
+        )
+        await until(lambda: bool(service.frontend.parts.engine.adapters._named))
+        for field in ("model", "adapter"):
+            for call in (
+                service.generation.GenerateUnary(
+                    generation_pb2.GenerateRequest(prompt=TEXT, **{field: "nothing"})
+                ),
+                service.pooling.Embed(pooling_pb2.EmbedRequest(inputs=[TEXT], **{field: "nothing"})),
+                service.pooling.Score(
+                    pooling_pb2.ScoreRequest(query=TEXT, documents=[TEXT], **{field: "nothing"})
+                ),
+            ):
+                assert f"{field}: no {field} of that name" in await unary(call)
+            embedding = service.pooling.Embed(pooling_pb2.EmbedRequest(inputs=[TEXT], **{field: "soft"}))
+            assert f"{field}: is an adapter of virtual tokens" in await unary(embedding)
+            call = service.generation.GenerateUnary(
+                generation_pb2.GenerateRequest(prompt=TEXT, **{field: "legal"})
+            )
+            sent = await engine.requests.get()
+            await engine.fail(sent.handle, 9, "ADAPTER_CHANGED", "adapter is gone", field="adapter")
+            with pytest.raises(grpc.aio.AioRpcError, match=f"{field} is gone") as caught:
+                await call
+            (violation,) = details_of(caught.value)["BadRequest"].field_violations
+            assert (violation.field, violation.description) == (field, "is gone")
 
 
 def test_none_is_missing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from frontend.auth.caller import ANONYMOUS, Caller, Terms
-from frontend.engine.adapters import MAX_FORMER, AdapterCatalogue
+from frontend.engine.adapters import AdapterCatalogue
 from frontend.errors import (
     AdapterChanged,
     AdaptersDiffer,
@@ -34,6 +34,7 @@ from pagewire.internal.v1.engine_pb2 import (
     UtilityResult,
     Welcome,
 )
+from pagewire.ipc.named_adapters import MAX_FORMER
 from pagewire.v1.generation_pb2 import Continuation, GenerateRequest
 from pagewire.v1.pooling_pb2 import ClassifyRequest, EmbedRequest, ScoreContinuationsRequest
 
@@ -178,6 +179,26 @@ def test_first_use(catalogue: AdapterCatalogue, questions: FakeQuestions) -> Non
     assert len(questions.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("", "/adapters/x"),
+        ("other", "/adapters/other"),
+        ("/elsewhere/a", "/elsewhere/a"),
+        ("org/repo", "org/repo"),
+        ("org/repo@v2", "org/repo@v2"),
+        ("a/b/c", "/adapters/a/b/c"),
+        ("../a", "/adapters/../a"),
+    ],
+)
+def test_what_a_source_means(
+    catalogue: AdapterCatalogue, questions: FakeQuestions, source: str, asked: str
+) -> None:
+    questions.answers = [UtilityResult(adapter=AdapterResult(adapter=adapter("x")))]
+    asyncio.run(catalogue.load("x", source, pinned=False, tenants=()))
+    assert questions.asked[0].load_adapter.source == asked
+
+
 def test_problems_of_a_load(catalogue: AdapterCatalogue, questions: FakeQuestions) -> None:
     def load() -> object:
         return asyncio.run(catalogue.load("x", "", pinned=False, tenants=()))
@@ -185,10 +206,14 @@ def test_problems_of_a_load(catalogue: AdapterCatalogue, questions: FakeQuestion
     questions.answers = [UtilityResult(adapter=AdapterResult(adapter=adapter("x", each))) for each in "de"]
     with pytest.raises(AdaptersDiffer):
         load()
-    bad = AdapterResult(problem="source is bad", code=3, reason="ADAPTER_INVALID")
+    bad = AdapterResult(problem="source is bad", code=3, reason="ADAPTER_INVALID", field="source")
     questions.answers = [UtilityResult(adapter=bad)]
-    with pytest.raises(EngineRefused, match="source is bad"):
+    with pytest.raises(EngineRefused, match="source is bad") as caught:
         load()
+    assert caught.value.violations == {"source": "is bad"}
+    with pytest.raises(EngineRefused, match="adapter is bad") as caught:
+        asyncio.run(catalogue.resolve("x", b"", ANONYMOUS, "adapter"))
+    assert (caught.value.violations, caught.value.reason) == ({"adapter": "is bad"}, "ADAPTER_INVALID")
     assert not catalogue.visible(ANONYMOUS)
     with pytest.raises(InvalidRequest, match="name"):
         asyncio.run(catalogue.load("a b", "", pinned=False, tenants=()))
@@ -208,20 +233,47 @@ def test_former_adapters_of_a_name(catalogue: AdapterCatalogue) -> None:
     for digest in digests:
         catalogue.on_table(core, table(adapter("x", digest), adapter("other", "!")))  # type: ignore[arg-type]
     for digest in digests[1:]:
-        found = asyncio.run(catalogue.resolve("x", digest.encode() * 32, ANONYMOUS))
-        assert found == adapter("x", digest)
+        assert continued(catalogue, digest) == adapter("x", digest).digest
     for digest in (digests[0], "!"):
         with pytest.raises(AdapterChanged):
-            asyncio.run(catalogue.resolve("x", digest.encode() * 32, ANONYMOUS))
+            continued(catalogue, digest)
+
+
+def continued(catalogue: AdapterCatalogue, digest: str) -> bytes:
+    """Returns the digest of the adapter with which a broken stream goes on."""
+    return asyncio.run(catalogue.resolve("x", digest.encode() * 32, ANONYMOUS)).digest
+
+
+def test_former_adapters_at_every_frontend(catalogue: AdapterCatalogue, questions: FakeQuestions) -> None:
+    """A frontend that starts knows what those before it know; so does a core that takes over, and one that
+    has found other files by itself."""
+    core, now = FakeCore("a"), adapter("x", "c", former=[adapter("x", "b"), adapter("x", "a")])
+    welcome(catalogue, core, now)
+    assert [continued(catalogue, digest) for digest in "cba"] == [each.encode() * 32 for each in "cba"]
+    core.epoch = 2
+    welcome(catalogue, core, adapter("x", "d", former=[adapter("x", "a")]))
+    (told,) = core.sent
+    assert told.utility.load_adapter == now
+    assert [continued(catalogue, digest) for digest in "abcd"] == [each.encode() * 32 for each in "abcd"]
+    core.sent.clear()
+    core.epoch = 3
+    welcome(catalogue, core, adapter("x", "e", former=[adapter("x", digest) for digest in "dcab"]))
+    assert not core.sent, "it knows all"
+    other = FakeCore("b")
+    welcome(catalogue, other, adapter("x", "d"))
+    assert continued(catalogue, "e") == b"e" * 32, "a core that loads it a moment later"
 
 
 def test_what_names_it() -> None:
     models = "m", "alias"
-    assert named_by(GenerateRequest(model="alias"), models) == ("", b"")
-    assert named_by(GenerateRequest(model="x"), models) == ("x", b"")
-    assert named_by(GenerateRequest(model="m", adapter="x"), models) == ("x", b"")
-    continued = GenerateRequest(adapter="x", continuation=Continuation(adapter_digest=b"d"))
-    assert named_by(continued, models) == ("x", b"d")
+    assert named_by(GenerateRequest(model="alias"), models).name == ""
+    assert named_by(GenerateRequest(model="x"), models) == ("x", "model", b"")
+    assert named_by(GenerateRequest(model="m", adapter="x"), models) == ("x", "adapter", b"")
+    continuation = Continuation(adapter_digest=b"d")
+    continued = GenerateRequest(adapter="x", continuation=continuation)
+    assert named_by(continued, models) == ("x", "adapter", b"d")
+    with pytest.raises(InvalidRequest, match="continuation.adapter_digest"):
+        named_by(GenerateRequest(model="m", continuation=continuation), models)
     with pytest.raises(InvalidRequest, match="adapter"):
         named_by(GenerateRequest(model="x", adapter="y"), models)
 
@@ -243,6 +295,30 @@ def test_where_it_begins(invocation: list[int], prompt: list[int], start: int | 
     reference = applied.reference()
     assert (None if reference is None else reference.start) == start
     assert applied.shown().HasField("start") is (start is not None)
+
+
+class Counted(list[int]):
+    """A prompt that counts how many of its tokens are read."""
+
+    num_read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.num_read += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize(
+    "invocation", [[8, *[7] * 99], [*[7] * 99, 8], [7, 8] * 50, [*[7] * 50, 8, *[7] * 49]]
+)
+def test_each_token_is_read_once(invocation: list[int]) -> None:
+    for prompt in (Counted([7] * 5000), Counted([7, 8] * 2500), Counted(invocation * 9)):
+        start = apply(adapter("x", invocation_token_ids=invocation), prompt).start
+        assert prompt.num_read <= len(prompt)
+        found = [
+            at for at in range(len(prompt)) if list.__getitem__(prompt, slice(at, at + 100)) == invocation
+        ]
+        assert start == (found[-1] if found else None)
 
 
 def test_virtual_tokens_stand_before_the_prompt() -> None:
@@ -269,6 +345,6 @@ def test_virtual_tokens_stand_before_the_prompt() -> None:
     ],
 )
 def test_what_virtual_tokens_cannot_have(request_: Request, field: str) -> None:
-    check_virtual_tokens(request_, adapter("lora"))
+    check_virtual_tokens(request_, adapter("lora"), "model")
     with pytest.raises((InvalidRequest, Unsupported), match=f"{field}.*virtual tokens"):
-        check_virtual_tokens(request_, adapter("soft", virtual_tokens=3))
+        check_virtual_tokens(request_, adapter("soft", virtual_tokens=3), "model")

@@ -9,9 +9,10 @@ from google.rpc import code_pb2
 from frontend.auth.tokens import digest_of, entry_line
 from frontend.streams.pooling import RequestGroup
 from frontend.text.tokenizer import Tokenizer
+from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, pooling_pb2
-from tests.frontend.fakes import details_of, encode, fake_score, in_time, run_service, say
+from tests.frontend.fakes import details_of, encode, fake_score, in_time, run_service, say, until
 from tests.frontend.test_resume import next_of, restart
 from tests.frontend.text.test_detokenizer import KINDS
 from tests.logprob_columns import top
@@ -50,6 +51,26 @@ async def test_sums_in_the_order_of_the_request(checkpoint, model):
         assert request.prompt_logprobs_start == len(PROMPT) and request.stopping.max_tokens == 1
     total = sum(len(encode(text)) for text in texts)
     assert response.usage.prompt_tokens == len(PROMPT) + total and not response.usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "continuation", "start"),
+    [("a <go> b <go> c", "d <go> e", 9), ("a b c", "d <go> e", None), ("a b <g", "o> c", None)],
+)
+async def test_an_invocation_belongs_to_the_prompt(checkpoint, model, prompt, continuation, start):
+    """Activated LoRA: a continuation is scored as if it had been generated, which activates nothing."""
+    async with run_service(checkpoint, say([9]), model=model) as service:
+        adapter = engine_pb2.NamedAdapter(
+            name="activated", source="/a", digest=bytes(32), invocation_token_ids=encode("<go>")
+        )
+        table = engine_pb2.AdapterTable(epoch=service.engine.epoch, adapters=[adapter])
+        await service.engine.send(engine_pb2.EngineMessage(adapters=table))
+        await until(lambda: bool(service.frontend.parts.engine.adapters._named))
+        ids = {"token_ids": {"ids": encode(prompt)}}
+        await service.pooling.ScoreContinuations(request_of(continuation, prompt=ids, model="activated"))
+        sent = await next_of(service.engine.requests)
+        assert unpack_u32(sent.prompt_token_ids) == encode(prompt + continuation)
+        assert (sent.adapter.start if sent.HasField("adapter") else None) == start
 
 
 async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoint, model):

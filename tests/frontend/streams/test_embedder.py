@@ -24,6 +24,7 @@ from tests.frontend.fakes import (
     make_request,
     pool,
     run_service,
+    until,
 )
 from tests.frontend.test_resume import next_of, restart
 from tests.logprob_columns import pack_f32
@@ -239,6 +240,32 @@ async def test_they_outlive_the_core(checkpoint):
         await restart(service)
         again = await next_of(service.engine.requests)
         assert unpack_u32(again.prompt_token_ids) == [8 if first.prompt_token_ids[0] == 7 else 7]
+        vectors = [list(each.values) for each in (await call).embeddings]
+        assert vectors == [fake_vector([7], LAST), fake_vector([8], LAST)]
+
+
+async def test_what_has_not_begun_waits_as_long_as_what_has(checkpoint):
+    """The engine dies between two inputs of a call: --ready-timeout is that of new calls."""
+    async with embedding(checkpoint, ready_timeout=0) as service:
+        generator, may_begin = service.frontend.parts.generator, asyncio.Event()
+        route = generator._route
+
+        async def held(spec):
+            if list(spec.prompt.token_ids) == [8]:
+                await may_begin.wait()
+            return await route(spec)
+
+        generator._route = held
+        call = service.pooling.Embed(request_of([7], [8]))
+        assert unpack_u32((await next_of(service.engine.requests)).prompt_token_ids) == [7]
+        await service.engine.stop()
+        while service.frontend.state.serves:
+            await service.frontend.state.changed()
+        assert (await refused(service, request_of([9])))[0] is grpc.StatusCode.UNAVAILABLE
+        may_begin.set()
+        await until(lambda: service.frontend.engine.journal.num_waiting == 2)
+        service.engine.script = pool
+        await restart(service)
         vectors = [list(each.values) for each in (await call).embeddings]
         assert vectors == [fake_vector([7], LAST), fake_vector([8], LAST)]
 

@@ -150,6 +150,24 @@ def test_an_abort_finds_members_of_a_group_that_have_not_begun():
         assert first.aborted
 
 
+def test_a_group_may_have_groups():
+    """All of it is one request with one age, and an Abort finds what has not begun."""
+    registry = RequestRegistry(Engine())
+    with registry.group("g", ANONYMOUS, 2), registry.group("g#1", ANONYMOUS, 2):
+        assert registry.members("g") == ("g#0", "g#1#0", "g#1#1")
+        with registry.reserve("g#1#0"):
+            assert (len(registry), registry.num_requests) == (3, 1)
+        message = engine_pb2.AddRequest(request_id="g#1#0")
+        registry.put_age(message, RequestTimings())
+        assert message.group == "g"
+        assert all(map(registry.abort_early, registry.members("g")))
+        with registry.reserve("g#1#1") as member:
+            assert member.aborted
+        with registry.group("g#0", ANONYMOUS, 1), registry.reserve("g#0#0") as member:
+            assert member.aborted
+    assert registry.members("g") == ("g",) and not registry.abort_early("g#1#0")
+
+
 def test_all_are_ended_with_an_error():
     engine, error = Engine(), Draining()
     registry = RequestRegistry(engine)

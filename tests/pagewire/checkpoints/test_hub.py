@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from pagewire.checkpoints.paths import HubName, hub_adapters, hub_name, with_local_model
+from pagewire.checkpoints.paths import HubName, hub_adapters, hub_cache, hub_name, with_local_model
 from pagewire.config import EngineConfig, ServeConfig
 from pagewire.errors import StartupError
 
@@ -102,6 +102,20 @@ def test_adapters_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
     with pytest.raises(StartupError, match="has no adapter_config.json"):
         with_local_model(ServeConfig(model="demo", lora=lora))
+
+
+def test_the_cache_is_where_the_hub_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path.resolve()
+    assert hub_cache("") == home / ".cache/huggingface/hub"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
+    assert hub_cache("") == home / "xdg/huggingface/hub"
+    monkeypatch.setenv("HF_HOME", "~/hf")
+    assert hub_cache("") == home / "hf/hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "cache"))
+    assert hub_cache("") == home / "cache" and hub_cache("~/own") == home / "own"
 
 
 def test_an_adapter_that_is_not_there_says_what_to_do(offline: Path):

@@ -20,6 +20,7 @@ from worker.adapters.store import AdapterStore
 from worker.adapters.targets import find_targets
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.models.registry import FAMILIES
+from worker.step.embeddings import EmbeddingRows
 
 Checkpoints = Callable[..., Path]
 Tensors = dict[str, torch.Tensor]
@@ -130,6 +131,28 @@ def test_virtual_tokens_must_fit(size: int, max_bytes: int, problem: str, base: 
     assert problem in answer.problem and bool(problem) == bool(answer.problem)
     assert answer.virtual_tokens == (0 if problem else 3)
     assert problem or (answer.bytes, answer.rank, len(answer.digest)) == (576, 0, 32)
+
+
+def test_virtual_tokens_are_converted_once(base: Path, tmp_path: Path) -> None:
+    """To the model's dtype, when they are loaded: rows share them."""
+    (tmp_path / "adapter_config.json").write_text(json.dumps(SOFT))
+    file = tmp_path / "adapter_model.safetensors"
+    order = worker_pb2.LoadAdapter(source=str(tmp_path.resolve()), max_bytes=1000)
+    for dtype in (torch.bfloat16, torch.float16):
+        save_file({"prompt_embeddings": torch.full((3, 48), 65519.0)}, file)
+        store = AdapterStore(model_of(base), load_adapter, 48, dtype)
+        answer = store.load(order).result()
+        rows = EmbeddingRows(dtype, store.find_virtual_tokens)
+        new = worker_pb2.NewRow()
+        new.adapter.digest, new.adapter.virtual_tokens = answer.digest, 3
+        for row in range(2):
+            rows.add_row(row, new, [0, 0, 0, 5], [])
+        assert answer.bytes == 2 * 3 * 48
+        values = [rows._by_row[row].values for row in range(2)]
+        assert values[0] is values[1] and values[0].dtype is dtype
+    save_file({"prompt_embeddings": torch.full((3, 48), 65520.0)}, file)
+    problem = store.load(order).result().problem
+    assert problem == "tensor prompt_embeddings holds values beyond float16, the model's dtype"
 
 
 TENSORS: dict[str, tuple[Tensors, str]] = {

@@ -253,6 +253,29 @@ def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):
     assert torch.equal(torch.stack(sequence.logits), expected)
 
 
+def test_an_adapter_whose_sums_overflow_changes_no_other_row(checkpoint: Checkpoints):
+    """Its values are finite. Its own row has no logits."""
+    folder, huge, logits = checkpoint("llama", head_dim=32), b"huge".ljust(32), list[list[torch.Tensor]]()
+    for owners in ((0, huge, None), (0, 1, None)):
+        driver = loaded(folder)
+        adapter = synthetic(driver.runner.backend.model, 0)
+        deltas = {
+            layer: tuple(each and replace(each, a=torch.full_like(each.a, 3e38)) for each in parts)
+            for layer, parts in adapter.deltas.items()
+        }
+        store(driver).add(replace(adapter, digest=huge, deltas=deltas))
+        adapters = [
+            worker_pb2.RowAdapter(digest=each) if isinstance(each, bytes) else adapter_of(each)
+            for each in owners
+        ]
+        rows = [driver.add([3 + i, 50, 60 + i], 1, adapter=each)[0] for i, each in enumerate(adapters)]
+        driver.run()
+        logits.append([row.logits[0] for row in rows])
+    beside_huge, alone = logits
+    assert beside_huge[1].isnan().any() and alone[1].isfinite().all()
+    assert all(torch.equal(beside_huge[place], alone[place]) for place in (0, 2))
+
+
 @pytest.mark.parametrize(
     ("adapter", "message"),
     [

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -56,19 +57,7 @@ async def score(parts: FrontendParts, body: Json, call: Call, exchange: Exchange
     requests, call = await read_in_turn(
         partial(read_score, body, names, parts.config.max_request_bytes), parts, call, exchange
     )
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def run(place: int, request: pooling_pb2.ScoreRequest, own: Names) -> Scored:
-        request.request_id = request_id if len(requests) == 1 else f"{request_id}#{place}"
-        async with room:
-            return await _score(parts, request, call, own)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(run(place, *each)) for place, each in enumerate(requests)]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    found = [task.result() for task in running]
+    found = await _score_all(parts, requests, request_id, call)
     scores = [
         each.score for one in found for each in sorted(one.documents, key=lambda document: document.index)
     ]
@@ -101,6 +90,37 @@ async def _rerank(
         "meta": {"tokens": {"input_tokens": found.prompt_tokens}},
     }
     await exchange.respond(200, answer)
+
+
+async def _score_all(
+    parts: FrontendParts,
+    requests: Sequence[tuple[pooling_pb2.ScoreRequest, Names]],
+    request_id: str,
+    call: Call,
+) -> list[Scored]:
+    """Returns the scores of all requests, which are one to the client. Raises ServiceError with the client's
+    names."""
+    if len(requests) == 1:
+        ((request, names),) = requests
+        request.request_id = request_id
+        return [await _score(parts, request, call, names)]
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def run(member: str, request: pooling_pb2.ScoreRequest, names: Names) -> Scored:
+        request.request_id = member
+        async with room:
+            return await _score(parts, request, call, names)
+
+    with parts.generator.registry.group(request_id, call.caller, len(requests), call.aborted) as members:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(run(member, *each))
+                    for member, each in zip(members, requests, strict=True)
+                ]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+    return [task.result() for task in running]
 
 
 async def _score(parts: FrontendParts, request: pooling_pb2.ScoreRequest, call: Call, names: Names) -> Scored:

@@ -54,6 +54,17 @@ def test_those_without_an_adapter_pass(policy: str) -> None:
     world.finish()
 
 
+def test_virtual_tokens_need_no_slot() -> None:
+    """They are input of the step, as other tokens are."""
+    world = make_world()
+    for handle, name in enumerate("abcd", start=1):
+        virtual = 2 * (name in "bc")
+        world.add(handle, 5, max_tokens=40, ignore_eos=True, adapter=name, virtual_tokens=virtual)
+    world.step()
+    assert running(world) == "abc"
+    world.finish()
+
+
 def test_any_number_without_a_bound() -> None:
     world = make_world(slots=0)
     add(world, "abcdefg-")

@@ -64,7 +64,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     @guarded
     async def ModelReady(self, request: oip.ModelReadyRequest, context: Context) -> oip.ModelReadyResponse:
         try:
-            await self._check_model(request.name, request.version)
+            await self._check_model(request.name, request.version, "name")
         except ModelNotFound:
             return oip.ModelReadyResponse(ready=False)
         return oip.ModelReadyResponse(ready=self._state.serves)
@@ -79,7 +79,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     async def ModelMetadata(
         self, request: oip.ModelMetadataRequest, context: Context
     ) -> oip.ModelMetadataResponse:
-        await self._check_model(request.name, request.version)
+        await self._check_model(request.name, request.version, "name")
         name = self._model.answering_name(request.name)
         answer = oip.ModelMetadataResponse(name=name, versions=[VERSION], platform=PLATFORM)
         for name, tensor in INPUTS.items():
@@ -123,11 +123,11 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
             finally:
                 reading.cancel()
 
-    async def _check_model(self, name: str, version: str) -> None:
-        """Raises ServiceError."""
-        await self._generator.check_model(name, current_caller())
+    async def _check_model(self, name: str, version: str, field: str = "model_name") -> None:
+        """field: has the name. Raises ServiceError."""
+        await self._generator.check_model(name, current_caller(), field)
         if version not in ("", VERSION):
-            raise ModelNotFound(f"{name} {version}")
+            raise ModelNotFound(f"{name} {version}", field.replace("name", "version"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,16 @@ from tqdm import tqdm
 
 from pagewire import flags
 from pagewire.config import DEMO_MODEL, ServeConfig
+from pagewire.limits import MAX_VECTOR_VALUES
 from pagewire.local_service import Service
-from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
-from pagewire_client.embeddings import Precision, dtype_of, to_vectors
+from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.embeddings import (
+    EmbedOptions,
+    TokenVectors,
+    embed_request,
+    to_token_vectors,
+    to_vectors,
+)
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.params import (
     GenerateOptions,
@@ -186,33 +193,33 @@ class LLM:
         return self.generate(prompts, params, progress=progress, on_error=on_error, **options)
 
     def embed(
-        self,
-        inputs: Prompts,
-        *,
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        precision: Precision = "float32",
-        prompt_name: str | None = None,
-        progress: bool = True,
+        self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
     ) -> list[list[float]]:
         """Returns a vector per input: of one text or list of token ids, or of several.
 
-        dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
-        precision, prompt_name: as in Client.embed().
-        progress: show a progress bar. Raises RpcError, also where the model makes no embeddings.
+        progress: show a progress bar. options: as in Client.embed(). Raises RpcError, also where the model
+        makes no embeddings.
         """
 
         def request(part: Inputs) -> pooling_pb2.EmbedRequest:
-            return pooling_pb2.EmbedRequest(
-                inputs=part,
-                dimensions=dimensions,
-                normalize=normalize,
-                raw_dtype=dtype_of(precision),
-                prompt_name=prompt_name,
-            )
+            return embed_request(part, **options)
 
         responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request)
         return [vector for response in responses for vector in to_vectors(response)]
+
+    def embed_tokens(
+        self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
+    ) -> list[TokenVectors]:
+        """Returns the vectors of each input's tokens; otherwise as embed()."""
+
+        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
+            return embed_request(part, pooling_pb2.EMBEDDING_KIND_TOKENS, **options)
+
+        self._check_owner()
+        model = _answer(self._channel, self._service, channel.GET_MODEL, model_pb2.GetModelRequest()).model
+        most = MAX_VECTOR_VALUES // (model.embedding_size * model.max_model_len or 1)
+        responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request, most)
+        return [each for response in responses for each in to_token_vectors(response)]
 
     def classify(self, inputs: Prompts, *, progress: bool = True) -> Classes:
         """Returns the classes of one input, or of several; otherwise as embed()."""
@@ -280,12 +287,13 @@ class LLM:
         inputs: Inputs,
         progress: bool,
         request: Callable[[Inputs], Q],
+        most: int = _INPUTS_PER_CALL,
     ) -> Iterator[R]:
         """Yields the responses of calls with a bounded number of inputs, and of bytes. request: makes that of
-        some inputs. Raises RpcError."""
+        some inputs. most: inputs of a call. Raises RpcError."""
         self._check_owner()
         with tqdm(total=len(inputs), unit="input", dynamic_ncols=True, disable=not progress) as bar:
-            for part in _parts(inputs, request(()).ByteSize()):
+            for part in _parts(inputs, request(()).ByteSize(), min(max(most, 1), _INPUTS_PER_CALL)):
                 yield _answer(self._channel, self._service, method, request(part))
                 bar.update(len(part))
 
@@ -360,13 +368,13 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     return ServeConfig(**values)
 
 
-def _parts(inputs: Inputs, shared: int) -> Iterator[Inputs]:
-    """Yields inputs for one call after another. shared: bytes that count for each input."""
+def _parts(inputs: Inputs, shared: int, most: int) -> Iterator[Inputs]:
+    """Yields inputs for one call after another. shared: bytes that count for each input. most: of a call."""
     part: list[prompt_pb2.Prompt] = []
     size = 0
     for each in inputs:
         more = each.ByteSize() + shared
-        if part and (len(part) == _INPUTS_PER_CALL or size + more > _BYTES_PER_CALL):
+        if part and (len(part) == most or size + more > _BYTES_PER_CALL):
             yield part
             part, size = [], 0
         part.append(each)

@@ -1,7 +1,8 @@
 """How a checkpoint makes one vector of a prompt: as the files of sentence-transformers say, or a flag.
 Prompts and lengths of texts are in text_defaults.py.
 
-modules.json             Transformer, Pooling, any number of Dense, and Normalize or not
+modules.json             Transformer, Pooling, any number of Dense, and Normalize or not; of PyLate (ColBERT)
+                         Transformer and Dense, for vectors of tokens
 1_Pooling/config.json    the folder is named in modules.json
 """
 
@@ -14,6 +15,7 @@ from pagewire.checkpoints.files import read_object
 from pagewire.checkpoints.heads import DENSE, MODULES_FILE, REMEDY, WHAT, read_dense, read_modules
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
     POOLING_TYPE_CLS,
     POOLING_TYPE_LAST,
     POOLING_TYPE_MAX,
@@ -45,12 +47,18 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingDefaults:
-    """normalize: unless a request says otherwise. head: as Pooling.head. texts: before they are tokenized."""
+    """type: POOLING_TYPE_ALL: there are vectors of tokens alone. normalize: unless a request says otherwise.
+    head: as Pooling.head. texts: before they are tokenized."""
 
     type: PoolingType
     normalize: bool
     head: int = 0
     texts: TextDefaults = field(default_factory=TextDefaults)
+
+    @property
+    def of_texts(self) -> bool:
+        """Whether a text has one vector."""
+        return self.type != POOLING_TYPE_ALL
 
     def size(self, facts: ModelFacts) -> int:
         """Returns the elements of a vector; 0: the engine makes none."""
@@ -69,6 +77,9 @@ def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
     if kinds in ([], ["Transformer"], ["Transformer", "LogitScore"]):  # the last two are cross-encoders
         return None
     dense = read_dense(folder)
+    if dense and kinds == ["Transformer", *["Dense"] * len(dense)]:
+        texts = read_text_defaults(folder, modules[0][1])
+        return PoolingDefaults(POOLING_TYPE_ALL, normalize=True, head=DENSE, texts=texts)
     expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
     if kinds not in (expected, [*expected, "Normalize"]):
         known = "Transformer, Pooling, any number of Dense, and Normalize or not"

@@ -3,8 +3,9 @@
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded
-from frontend.vectors import write_vector
+from frontend.vectors import write_vectors
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_TOKENS
 
 
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
@@ -17,14 +18,15 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> pooling_pb2.EmbedResponse:
         self._parts.state.require_open()
         vectors = await self._parts.embedder.embed(request, current_call(context))
-        response = pooling_pb2.EmbedResponse()
+        response, of_tokens = pooling_pb2.EmbedResponse(), request.kind == EMBEDDING_KIND_TOKENS
         response.usage.prompt_tokens = vectors.prompt_tokens
         response.usage.cached_prompt_tokens = vectors.cached_prompt_tokens
 
         def write() -> None:
-            for column, truncated in zip(vectors.columns, vectors.truncated, strict=True):
+            found = zip(vectors.columns, vectors.token_ids, vectors.truncated, strict=True)
+            for column, token_ids, truncated in found:
                 embedding = response.embeddings.add(truncated_tokens=truncated)
-                write_vector(column, request.raw_dtype, embedding)
+                write_vectors(column, request.raw_dtype, embedding, token_ids if of_tokens else ())
 
         size = sum(map(len, vectors.columns))
         await self._parts.prompts.run(write, current_caller().tenant, size)

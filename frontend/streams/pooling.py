@@ -33,7 +33,9 @@ from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.requests import check_continuations, check_embed
 from frontend.validation.rules import MAX_COUNT, Limits
 from pagewire.internal.v1 import engine_pb2, reader_pb2
+from pagewire.limits import MAX_VECTOR_VALUES
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_TOKENS
 
 BESIDE_OTHERS = 4
 """Requests of a tenant's groups that run at once while other tenants have calls at this frontend."""
@@ -179,6 +181,8 @@ class Vectors:
 
     columns: list[bytes]
     """float32 columns, in the order of the inputs."""
+    token_ids: list[Items[int]]
+    """Of each input."""
     truncated: list[int]
     """Tokens of each input that were cut off."""
     prompt_tokens: int
@@ -206,9 +210,11 @@ class PromptPooler:
         mode: CallMode,
         inputs: Inputs,
         max_length: int | None = None,
+        max_tokens: int | None = None,
     ) -> Vectors:
         """Returns a vector per input of a validated request. mode: of each, but for what its prompt decides.
-        max_length: tokens that one may have; None: the context's. Raises ServiceError."""
+        max_length: tokens that one may have; None: the context's. max_tokens: of all inputs together; None:
+        any number. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
@@ -222,6 +228,11 @@ class PromptPooler:
                 for path, given in inputs:
                     prompts.append(await self._read(given, path, limits, call.caller.tenant))
                 tokenization = time.monotonic_ns() - began
+            token_ids = [each.token_ids for each in prompts]
+            count = sum(map(len, token_ids))
+            if max_tokens is not None and count > max_tokens:
+                most = f"must have at most {max_tokens} tokens in all with vectors of this size"
+                raise InvalidRequest({"inputs": f"{most}, not {count}"})
             found = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompts[index].token_ids, output),
@@ -232,9 +243,8 @@ class PromptPooler:
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
-        count = sum(len(each.token_ids) for each in prompts)
         truncated = [each.num_truncated for each in prompts]
-        return Vectors([column for column, *_ in found], truncated, count, cached, times)
+        return Vectors([column for column, *_ in found], token_ids, truncated, count, cached, times)
 
     async def _read(
         self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None
@@ -262,12 +272,18 @@ class Embedder:
         self._generator, self._pooler = generator, pooler
 
     async def embed(self, request: pooling_pb2.EmbedRequest, call: Call, *, cuts: bool = True) -> Vectors:
-        """Embeds all inputs. The request is changed: prompts precede its texts. cuts: a text beyond the
-        checkpoint's max_seq_length is cut, not refused. Raises ServiceError."""
+        """Embeds all inputs, or their tokens. The request is changed: prompts precede its texts. cuts: a text
+        beyond the checkpoint's max_seq_length is cut, not refused. Raises ServiceError."""
         generator = self._generator
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
         defaults, size = require_pooling(generator.model, welcome.model)
+        of_tokens = request.kind == EMBEDDING_KIND_TOKENS
+        if not (of_tokens or defaults.of_texts):
+            problem = (
+                "the checkpoint makes vectors of tokens alone: EMBEDDING_KIND_TOKENS, or /pooling over HTTP"
+            )
+            raise Unsupported({"kind": problem})
         limits, texts = limits_of(welcome, generator.config), defaults.texts
         name = request.prompt_name if request.HasField("prompt_name") else None
 
@@ -278,11 +294,15 @@ class Embedder:
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(
-            type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
+            type=engine_pb2.POOLING_TYPE_ALL if of_tokens else defaults.type,
+            dimensions=request.dimensions,
+            normalize=normalize,
+            head=defaults.head,
         )
         mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
         longest = None if cuts else texts.longest(limits.max_model_len)
-        return await self._pooler.pool(request, call, mode, inputs_of(request), longest)
+        most = MAX_VECTOR_VALUES // (request.dimensions or size) if of_tokens else None
+        return await self._pooler.pool(request, call, mode, inputs_of(request), longest, most)
 
 
 def require_pooling(model: ModelInfo, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:

@@ -88,11 +88,13 @@ class Scorer:
             if not facts.embedding_size or (head and facts.head_sizes[head - 1 :] != [1]):
                 raise Unsupported({"model": "does not score: its engine cannot pool, or has no classifier"})
             return model.scoring.pooling, 0
-        if model.pooling is not None:
+        if model.pooling is not None and model.pooling.of_texts:
             defaults, size = require_pooling(model, facts)
             return engine_pb2.Pooling(type=defaults.type, head=defaults.head), size
         if model.classes is not None and len(model.classes.labels) != 1:
             what = f"its classifier has {len(model.classes.labels)} labels, and a score is the number of one"
+        elif model.pooling is not None:
+            what = "it has vectors of tokens, and a score is the cosine of vectors of texts"
         else:
             what = (
                 "no template is known that makes one prompt of a query and a document; --score-template, and"

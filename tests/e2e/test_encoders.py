@@ -57,12 +57,16 @@ def expected(folder: Path, text: str) -> list[float]:
 def test_vectors_are_those_of_transformers_and_the_same_in_any_company(service: Service, folder: Path):
     with Client(service.address) as client:
         alone = [client.embed([text])[0] for text in TEXTS]
-        assert client.embed(TEXTS * 20) == alone * 20
+        tokens = [client.embed_tokens([text])[0] for text in TEXTS]
+        assert client.embed(TEXTS * 20) == alone * 20 and client.embed_tokens(TEXTS * 20) == tokens * 20
         (pid,) = services.processes(service.pid)["worker"]
         os.kill(pid, signal.SIGKILL)
-        assert client.embed(TEXTS) == alone
-    for text, vector in zip(TEXTS, alone, strict=True):
+        assert client.embed_tokens(TEXTS) == tokens and client.embed(TEXTS) == alone
+    for text, vector, found in zip(TEXTS, alone, tokens, strict=True):
         assert vector == pytest.approx(expected(folder, text), abs=1e-5)
+        assert found.token_ids == make_wordpiece(320).encode(text).ids
+        lengths = [sum(x * x for x in each) for each in found.vectors]
+        assert lengths == pytest.approx([1.0] * len(found.token_ids)) and len(found.vectors[0]) == len(vector)
 
 
 def test_what_is_refused(service: Service):

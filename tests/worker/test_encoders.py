@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
     POOLING_TYPE_CLS,
     POOLING_TYPE_LAST,
     POOLING_TYPE_MAX,
@@ -19,7 +20,7 @@ from pagewire.internal.v1.engine_pb2 import (
 )
 from tests.worker.fakes import Driver
 
-KINDS = POOLING_TYPE_CLS, POOLING_TYPE_LAST, POOLING_TYPE_MAX, POOLING_TYPE_MEAN
+KINDS = POOLING_TYPE_CLS, POOLING_TYPE_LAST, POOLING_TYPE_MAX, POOLING_TYPE_MEAN, POOLING_TYPE_ALL
 PROMPTS = [
     [3 + (7 * row + 5 * place) % 300 for place in range(length)]
     for row, length in enumerate((1, 2, 9, 10, 31, 100))
@@ -76,6 +77,7 @@ def test_vectors_are_those_of_transformers(checkpoint: Callable[..., Path], vari
         POOLING_TYPE_LAST: [each[-1] for each in states],
         POOLING_TYPE_MAX: [each.amax(0) for each in states],
         POOLING_TYPE_MEAN: [each.mean(0) for each in states],
+        POOLING_TYPE_ALL: [each.flatten() for each in states],
     }
     for kind, wanted in expected.items():
         for found, vector in zip(vectors(driver, kind), wanted, strict=True):

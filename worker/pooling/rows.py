@@ -43,7 +43,8 @@ class PooledStep:
     _chosen_logits: States | None = None  # [N, C] of those among them that read logits
 
     def vectors(self) -> list[tuple[int, Floats | None]]:
-        """Returns each entry that pools and its vector [D]; None: it is not finite."""
+        """Returns each entry that pools and its vectors [M, D], one or those of all tokens; None: one is not
+        finite."""
         for running, states in self._reads:
             running.add(states())
         last = iter(self._last_states() if self._last_states is not None else ())
@@ -52,15 +53,16 @@ class PooledStep:
         behind: defaultdict[Head, list[int]] = defaultdict(list)
         for place, row in enumerate(self._rows):
             if row.options.token_ids:
-                vectors.append(next(chosen)[: len(row.options.token_ids)])
+                vectors.append(next(chosen)[None, : len(row.options.token_ids)])
             else:
-                vectors.append(next(last) if row.running is None else row.running.value())
+                vectors.append(next(last)[None] if row.running is None else row.running.value())
             if row.head is not None:
                 behind[row.head].append(place)
         for head, places in behind.items():
-            made = head(np.stack([vectors[place] for place in places]))
-            for place, vector in zip(places, made, strict=True):
-                vectors[place] = vector
+            ends = np.cumsum([len(vectors[place]) for place in places])
+            made = np.split(head(np.concatenate([vectors[place] for place in places])), ends[:-1])
+            for place, found in zip(places, made, strict=True):
+                vectors[place] = found
         entries = np.flatnonzero(self.mask).tolist()
         options = [row.options for row in self._rows]
         return list(zip(entries, map(finish, vectors, options), strict=True))

@@ -195,6 +195,7 @@ DOORS: dict[str, tuple[Door, str]] = {
         "tools",
     ),
     "/v1/embeddings": (lambda to: to.post("/v1/embeddings", input=TEXT, dimensions="x"), "dimensions"),
+    "/pooling": (lambda to: to.post("/pooling", input=TEXT, dimensions="x"), "dimensions"),
     "/v1/rerank": (lambda to: to.post("/v1/rerank", query=TEXT, top_n="x"), "top_n"),
     "/v2/rerank": (lambda to: to.post("/v2/rerank", query=TEXT, top_n="x"), "top_n"),
     "/rerank": (lambda to: to.post("/rerank", query=TEXT, texts="x"), "texts"),

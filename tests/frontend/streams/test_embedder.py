@@ -10,9 +10,16 @@ from google.rpc import code_pb2
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, NamedAdapter, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MEAN,
+    NamedAdapter,
+    Pooling,
+)
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_TOKENS
 from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
@@ -89,6 +96,57 @@ async def test_dimensions_normalization_and_raw_elements(checkpoint):
         expected = fake_vector([7, 8], Pooling(type=POOLING_TYPE_MEAN, dimensions=3))
         assert response.embeddings[0].raw.data == pack_f32(expected)
         assert list(response.embeddings[0].raw.shape) == [3]
+
+
+async def test_vectors_of_tokens(checkpoint):
+    async with embedding(checkpoint, pool) as service:
+        request = request_of("yé", [7], dimensions=3, kind=EMBEDDING_KIND_TOKENS)
+        text, ids = (await service.pooling.Embed(request)).embeddings
+        assert list(text.token_ids) == [BEGIN, *encode("yé")] and list(ids.token_ids) == [7]
+        pooling = Pooling(type=POOLING_TYPE_ALL, dimensions=3, normalize=True)
+        assert list(text.values) == fake_vector(text.token_ids, pooling)
+        assert list(ids.values) == fake_vector([7], pooling)
+        request = request_of([7, 8], kind=EMBEDDING_KIND_TOKENS, normalize=False, raw_dtype="ubinary")
+        (packed,) = (await service.pooling.Embed(request)).embeddings
+        assert list(packed.raw.shape) == [2, EMBEDDING_SIZE // 8] and list(packed.token_ids) == [7, 8]
+        (plain,) = (await service.pooling.Embed(request_of([7, 8]))).embeddings
+        assert not plain.token_ids and list(plain.values) == fake_vector([7, 8], LAST)
+
+
+async def test_vectors_of_more_tokens_than_a_response_holds(checkpoint, monkeypatch):
+    monkeypatch.setattr("frontend.streams.pooling.MAX_VECTOR_VALUES", 5 * EMBEDDING_SIZE)
+    async with embedding(checkpoint, pool) as service:
+        request = request_of([7, 8, 9], [7, 8], kind=EMBEDDING_KIND_TOKENS)
+        assert len((await service.pooling.Embed(request)).embeddings) == 2
+        request.inputs[1].token_ids.ids.append(9)
+        assert await refused(service, request) == (grpc.StatusCode.INVALID_ARGUMENT, ["inputs"])
+        request.dimensions = 4
+        assert len((await service.pooling.Embed(request)).embeddings) == 2
+
+
+async def test_a_checkpoint_that_has_vectors_of_tokens_alone(checkpoint, tmp_path):
+    """As PyLate writes it."""
+    folder = tmp_path / "colbert"
+    shutil.copytree(checkpoint, folder)
+    kinds = (("", "sentence_transformers.models.Transformer"), ("1_Dense", "pylate.models.Dense.Dense"))
+    (folder / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in kinds]))
+    (folder / "1_Dense").mkdir()
+    fields = {"in_features": EMBEDDING_SIZE, "out_features": EMBEDDING_SIZE, "bias": False}
+    fields |= {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(fields))
+    options = {"pooling_type": "auto", "engine_options": {"head_sizes": [EMBEDDING_SIZE]}}
+    async with embedding(folder, pool, **options) as service:
+        (found,) = (await service.pooling.Embed(request_of([7, 8], kind=EMBEDDING_KIND_TOKENS))).embeddings
+        pooling = (await next_of(service.engine.requests)).pooling
+        assert pooling == Pooling(type=POOLING_TYPE_ALL, normalize=True, head=1)
+        assert list(found.values) == fake_vector([7, 8], pooling)
+        assert await refused(service, request_of([7])) == (grpc.StatusCode.INVALID_ARGUMENT, ["kind"])
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert model_pb2.CAPABILITY_EMBED in model.capabilities
+        assert model_pb2.CAPABILITY_SCORE not in model.capabilities
+        scored = pooling_pb2.ScoreRequest(query={"text": "q"}, documents=[{"text": "a"}])
+        with pytest.raises(grpc.aio.AioRpcError, match="a score is the cosine of vectors of texts"):
+            await service.pooling.Score(scored)
 
 
 @pytest.fixture
@@ -170,6 +228,7 @@ async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoi
         ({"prompt_name": "query"}, ["a"], "prompt_name"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
         ({"request_id": "a" * 252}, ["a"], "request_id"),
+        ({"kind": 9}, ["a"], "kind"),
         ({"priority": 1001}, ["a"], "priority"),
         ({"tenant": "t" * 257}, ["a"], "tenant"),
         ({"cache": {"salt": "s" * 257}}, ["a"], "cache.salt"),
@@ -226,10 +285,11 @@ async def test_a_deadline_goes_to_the_core(checkpoint):
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_they_outlive_the_core(checkpoint):
+@pytest.mark.parametrize("kind", pooling_pb2.EmbeddingKind.values())
+async def test_they_outlive_the_core(checkpoint, kind):
     """What had its vector is not computed again."""
     async with embedding(checkpoint) as service:
-        call = service.pooling.Embed(request_of([7], [8]))
+        call = service.pooling.Embed(request_of([7], [8], kind=kind))
         first = await next_of(service.engine.requests)
         await next_of(service.engine.requests)
         await service.engine.output(first.handle, *pool(first))
@@ -240,7 +300,7 @@ async def test_they_outlive_the_core(checkpoint):
         again = await next_of(service.engine.requests)
         assert unpack_u32(again.prompt_token_ids) == [8 if first.prompt_token_ids[0] == 7 else 7]
         vectors = [list(each.values) for each in (await call).embeddings]
-        assert vectors == [fake_vector([7], LAST), fake_vector([8], LAST)]
+        assert vectors == [fake_vector([7], again.pooling), fake_vector([8], again.pooling)]
 
 
 async def test_all_inputs_have_one_adapter(checkpoint):

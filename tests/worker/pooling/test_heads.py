@@ -16,6 +16,7 @@ from frontend.model.pooling_config import TYPES
 from pagewire.checkpoints.heads import CLASSIFIER, DENSE, classifier_modules, read_classes
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
     POOLING_TYPE_CLS,
     POOLING_TYPE_LAST,
     POOLING_TYPE_MAX,
@@ -161,6 +162,11 @@ def test_dense_modules(checkpoint: Callable[..., Path], tmp_path: Path):
     for state, vector in zip(plain, found, strict=True):
         inner = torch.tanh(first["linear.weight"] @ torch.tensor(state) + first["linear.bias"])
         assert np.abs((second["linear.weight"] @ inner).numpy()[:5] - np.array(vector)).max() < 1e-5
+    last, each = (
+        vectors(driver, Pooling(type=kind, head=DENSE)) for kind in (POOLING_TYPE_LAST, POOLING_TYPE_ALL)
+    )
+    assert [len(tokens) for tokens in each] == [7 * len(prompt) for prompt in PROMPTS]
+    assert [tokens[-7:] for tokens in each] == last
 
 
 def test_dense_modules_that_do_not_fit_are_no_head(

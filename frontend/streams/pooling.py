@@ -12,7 +12,7 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -195,6 +195,19 @@ def inputs_of(
 ) -> list[tuple[str, prompt_pb2.Prompt]]:
     """Returns the inputs of a request."""
     return [(f"inputs[{place}]", prompt) for place, prompt in enumerate(request.inputs)]
+
+
+def pairs_of(
+    query: str, documents: Iterable[tuple[str, prompt_pb2.Prompt]], max_model_len: int, instruction: str = ""
+) -> Inputs:
+    """Returns the pairs of a query and each document, which is a text; documents come with their paths."""
+    shared = reader_pb2.ReadPair(query=query, instruction=instruction, max_model_len=max_model_len)
+    inputs = []
+    for path, document in documents:
+        pair = reader_pb2.ReadPair(document=document, path=path)
+        pair.MergeFrom(shared)
+        inputs.append((path, pair))
+    return inputs
 
 
 class PromptPooler:

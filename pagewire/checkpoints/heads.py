@@ -53,6 +53,11 @@ class Classes:
     activation: str
     pooling: str = "last"
 
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether two texts are one input, as tokenizers of encoders put them together."""
+        return self.pooling != "last"
+
 
 @dataclass(frozen=True, slots=True)
 class ClassifierModule:

@@ -29,6 +29,12 @@ def write_vectors(
     embedding.raw.data = as_dtype(values, raw_dtype)
 
 
+def nonzero(values: bytes) -> tuple[list[int], list[float]]:
+    """Returns the places and values of the elements of a float32 column that are not 0."""
+    found = [(place, value) for place, value in enumerate(unpack_f32_array(values)) if value]
+    return [place for place, _ in found], [value for _, value in found]
+
+
 def as_dtype(values: bytes, dtype: str) -> bytes:
     """Returns a float32 column as little-endian elements of another type, rounded to nearest, ties to even;
     of PACKED, eight signs to a byte.

@@ -19,6 +19,7 @@ from pagewire_client.embeddings import (
     EmbedOptions,
     TokenVectors,
     embed_request,
+    to_sparse_vectors,
     to_token_vectors,
     to_vectors,
 )
@@ -201,25 +202,26 @@ class LLM:
         makes no embeddings.
         """
 
-        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
-            return embed_request(part, **options)
-
-        responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request)
+        kind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED
+        responses = self._embed(kind, inputs, progress, _INPUTS_PER_CALL, options)
         return [vector for response in responses for vector in to_vectors(response)]
 
     def embed_tokens(
         self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
     ) -> list[TokenVectors]:
         """Returns the vectors of each input's tokens; otherwise as embed()."""
-
-        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
-            return embed_request(part, pooling_pb2.EMBEDDING_KIND_TOKENS, **options)
-
-        self._check_owner()
-        model = _answer(self._channel, self._service, channel.GET_MODEL, model_pb2.GetModelRequest()).model
+        model = self._describe()
         most = MAX_VECTOR_VALUES // (model.embedding_size * model.max_model_len or 1)
-        responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request, most)
+        responses = self._embed(pooling_pb2.EMBEDDING_KIND_TOKENS, inputs, progress, most, options)
         return [each for response in responses for each in to_token_vectors(response)]
+
+    def embed_sparse(
+        self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
+    ) -> list[dict[int, float]]:
+        """Returns weights of the vocabulary by token id for each input; otherwise as embed()."""
+        most = MAX_VECTOR_VALUES // (self._describe().embedding_size or 1)
+        responses = self._embed(pooling_pb2.EMBEDDING_KIND_SPARSE, inputs, progress, most, options)
+        return [each for response in responses for each in to_sparse_vectors(response)]
 
     def classify(self, inputs: Prompts, *, progress: bool = True) -> Classes:
         """Returns the classes of one input, or of several; otherwise as embed()."""
@@ -280,6 +282,26 @@ class LLM:
         finally:
             bar.close()
         return [request.error or request.generation for request in requests]
+
+    def _embed(
+        self,
+        kind: pooling_pb2.EmbeddingKind,
+        inputs: Prompts,
+        progress: bool,
+        most: int,
+        options: EmbedOptions,
+    ) -> Iterator[pooling_pb2.EmbedResponse]:
+        """Yields the responses to calls of at most so many inputs. Raises RpcError."""
+
+        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
+            return embed_request(part, kind, **options)
+
+        return self._pool(channel.EMBED, to_prompts(inputs), progress, request, most)
+
+    def _describe(self) -> model_pb2.Model:
+        self._check_owner()
+        request = model_pb2.GetModelRequest()
+        return _answer(self._channel, self._service, channel.GET_MODEL, request).model
 
     def _pool(
         self,

@@ -19,9 +19,11 @@ from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import AdapterUse, RowParameters
+from pagewire.checkpoints.heads import VOCABULARY
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_ALL,
     POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
     AddRequest,
     Pooling,
     PoolingType,
@@ -325,6 +327,8 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
     size = sizes[pooling.head] if pooling.head < len(sizes) else 0
     if not size:
         raise Refused("pooling.head", "is not one of the worker's", "FEATURE_UNSUPPORTED")
+    if pooling.head == VOCABULARY and pooling.type != POOLING_TYPE_MAX:
+        raise Refused("pooling.head", "gives logits, of which the largest are pooled")
     ids = pooling.token_ids
     if ids and (pooling.type != POOLING_TYPE_LAST or pooling.head or pooling.dimensions or pooling.normalize):
         raise Refused("pooling.token_ids", "have logits, which nothing more is made of")

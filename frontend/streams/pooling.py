@@ -291,21 +291,18 @@ class Embedder:
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
         defaults, size = require_pooling(generator.model, welcome.model)
-        of_tokens = request.kind == EMBEDDING_KIND_TOKENS
-        if not (of_tokens or defaults.of_texts):
-            problem = (
-                "the checkpoint makes vectors of tokens alone: EMBEDDING_KIND_TOKENS, or /pooling over HTTP"
-            )
-            raise Unsupported({"kind": problem})
         limits, texts = limits_of(welcome, generator.config), defaults.texts
         name = request.prompt_name if request.HasField("prompt_name") else None
 
         def check() -> None:
             check_embed(request, limits, size)
+            if problem := defaults.problem(request.kind):
+                raise Unsupported({"kind": problem})
             texts.apply(inputs_of(request), name, limits.max_model_len, cuts=cuts)
 
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
+        of_tokens = request.kind == EMBEDDING_KIND_TOKENS
         pooling = engine_pb2.Pooling(
             type=engine_pb2.POOLING_TYPE_ALL if of_tokens else defaults.type,
             dimensions=request.dimensions,
@@ -326,7 +323,7 @@ def require_pooling(model: ModelInfo, facts: engine_pb2.ModelFacts) -> tuple[Poo
         raise Unsupported({"model": problem})
     size = pooling.size(facts)
     if not size:
-        what = "has not loaded its Dense modules (see its log)" if pooling.head else "cannot pool"
+        what = "has not loaded its head (see its log)" if pooling.head else "cannot pool"
         raise Unsupported({"model": f"makes no embeddings: its engine {what}"})
     return pooling, size
 

@@ -95,7 +95,7 @@ class Scorer:
         if model.classes is not None and len(model.classes.labels) != 1:
             what = f"its classifier has {len(model.classes.labels)} labels, and a score is the number of one"
         elif model.pooling is not None:
-            what = "it has vectors of tokens, and a score is the cosine of vectors of texts"
+            what = "it has vectors of tokens or sparse ones, and a score is the cosine of vectors of texts"
         else:
             what = (
                 "no template is known that makes one prompt of a query and a document; --score-template, and"

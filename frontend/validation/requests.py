@@ -125,12 +125,15 @@ def check_embed(request: pooling_pb2.EmbedRequest, limits: Limits, size: int) ->
     """Checks a request to embed. size: elements of a vector of the model. Raises InvalidRequest or
     Unsupported, naming the fields."""
     findings = Findings()
+    is_sparse = request.kind == pooling_pb2.EMBEDDING_KIND_SPARSE
     _check_inputs(request, limits, request.dimensions or size, findings)
-    if request.HasField("dimensions") and not 1 <= request.dimensions <= size:
-        findings.add("dimensions", f"must be 1 to {size}, not {request.dimensions}")
     if request.kind not in pooling_pb2.EmbeddingKind.values():
         findings.add("kind", f"{request.kind} is not known")
-    findings.add("raw_dtype", _dtype_problem(request.raw_dtype, request.dimensions or size))
+    if request.HasField("dimensions") and (is_sparse or not 1 <= request.dimensions <= size):
+        problem = f"must be 1 to {size}, not {request.dimensions}"
+        findings.add("dimensions", "is not for sparse vectors" if is_sparse else problem)
+    wrong = _dtype_problem(request.raw_dtype, request.dimensions or size)
+    findings.add("raw_dtype", "is not for sparse vectors" if is_sparse and request.raw_dtype else wrong)
     findings.raise_any()
 
 

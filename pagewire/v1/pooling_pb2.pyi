@@ -13,8 +13,10 @@ class EmbeddingKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     EMBEDDING_KIND_UNSPECIFIED: _ClassVar[EmbeddingKind]
     EMBEDDING_KIND_TOKENS: _ClassVar[EmbeddingKind]
+    EMBEDDING_KIND_SPARSE: _ClassVar[EmbeddingKind]
 EMBEDDING_KIND_UNSPECIFIED: EmbeddingKind
 EMBEDDING_KIND_TOKENS: EmbeddingKind
+EMBEDDING_KIND_SPARSE: EmbeddingKind
 
 class EmbedRequest(_message.Message):
     __slots__ = ("request_id", "model", "inputs", "dimensions", "normalize", "raw_dtype", "adapter", "priority", "tenant", "cache", "prompt_name", "kind")

@@ -14,7 +14,13 @@ from frontend.auth.authenticator import Access, access_of
 from frontend.auth.tokens import digest_of
 from frontend.rpc.interceptors.admission import _CALLS, _STREAMS
 from frontend.streams.classifier import activated
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_ALL, POOLING_TYPE_CLS, POOLING_TYPE_LAST, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    Pooling,
+)
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
@@ -529,16 +535,22 @@ async def test_texts_of_a_stream_are_ordered_by_relevance(checkpoint, tmp_path, 
         await until(lambda: service.frontend.parts.limits.num_calls == 0)
 
 
-UNIMPLEMENTED = {"Embed": ("EmbedSparse",)}
-
-
-async def test_what_is_not_implemented(checkpoint):
+async def test_weights_of_the_vocabulary(checkpoint):
+    options = {"pooling_type": "splade", "engine_options": {"head_sizes": [0, 0, EMBEDDING_SIZE]}}
+    async with run_service(checkpoint, pool, tei=True, **options) as service:
+        answer = await embed(service).EmbedSparse(tei_pb2.EmbedSparseRequest(inputs="yé"))
+        ids = [BEGIN, *encode("yé")]
+        weights = fake_vector(ids, Pooling(type=POOLING_TYPE_MAX))
+        found = {each.index: each.value for each in answer.sparse_embeddings}
+        assert found == {place: value for place, value in enumerate(weights) if value}
+        assert answer.metadata.compute_tokens == len(ids)
+        messages = [tei_pb2.EmbedSparseRequest(inputs=each) for each in ("a", "yé")]
+        answers, error = await collect(embed(service).EmbedSparseStream(each_of(*messages)))
+        assert error is None and answers[1].sparse_embeddings == answer.sparse_embeddings
+        assert fields_of(await refusal(embed(service).Embed(text()))) == ["inputs"]
     async with run_service(checkpoint, pool, **EMBEDS) as service:
-        for name, methods in UNIMPLEMENTED.items():
-            stub = getattr(tei_pb2_grpc, f"{name}Stub")(service.channel)
-            for method in methods:
-                error = await refusal(getattr(stub, method)(getattr(tei_pb2, f"{method}Request")()))
-                assert error.code() is grpc.StatusCode.UNIMPLEMENTED and method in str(error.details())
+        refused = embed(service).EmbedSparse(tei_pb2.EmbedSparseRequest(inputs="a"))
+        assert fields_of(await refusal(refused)) == ["inputs"]
 
 
 def test_methods_are_for_callers_with_a_token_and_take_slots():
@@ -546,7 +558,7 @@ def test_methods_are_for_callers_with_a_token_and_take_slots():
         for method in tei_pb2.DESCRIPTOR.services_by_name[name].methods:
             path = f"/tei.v1.{name}/{method.name}"
             assert access_of(path) is Access.AUTHENTICATED
-            if name != "Info" and not method.name.startswith("EmbedSparse"):
+            if name != "Info":
                 assert path in (_STREAMS if method.client_streaming else _CALLS)
 
 

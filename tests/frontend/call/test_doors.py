@@ -140,6 +140,14 @@ DOORS: dict[str, tuple[Door, str]] = {
         lambda to: status(to.tei.EmbedAllStream(once(tei_pb2.EmbedAllRequest(inputs=TEXT, **SIDE)))),
         "truncation_direction",
     ),
+    "tei.v1.Embed/EmbedSparse": (
+        lambda to: status(to.tei.EmbedSparse(tei_pb2.EmbedSparseRequest(inputs=TEXT, **SIDE))),
+        "truncation_direction",
+    ),
+    "tei.v1.Embed/EmbedSparseStream": (
+        lambda to: status(to.tei.EmbedSparseStream(once(tei_pb2.EmbedSparseRequest(inputs=TEXT, **SIDE)))),
+        "truncation_direction",
+    ),
     "tei.v1.Predict/Predict": (
         lambda to: status(to.tei_predict.Predict(tei_pb2.PredictRequest(inputs=TEXT, **SIDE))),
         "truncation_direction",

@@ -85,6 +85,21 @@ def test_prompts_and_the_length_of_texts(tmp_path: Path):
         read_pooling(folder, "auto")
 
 
+@pytest.mark.parametrize("first", ["MLMTransformer", "Transformer"])
+def test_sparse_vectors(tmp_path: Path, first: str):
+    folder = write(tmp_path, modules(first, "SpladePooling"))
+    (folder / "1_SpladePooling").mkdir()
+    path = folder / "1_SpladePooling" / "config.json"
+    path.write_text('{"pooling_strategy": "max", "activation_function": "relu"}')
+    found = read_pooling(folder, "auto")
+    assert found is not None and (found.type, found.normalize, found.head) == (POOLING_TYPE_MAX, False, 3)
+    assert found == read_pooling(folder, "splade") and not found.of_texts
+    for field, value in (("pooling_strategy", "sum"), ("activation_function", "log1p_relu")):
+        path.write_text(json.dumps({field: value}))
+        with pytest.raises(StartupError, match=f"{field} '{value}' is not known"):
+            read_pooling(folder, "auto")
+
+
 DENSE_FIELDS = {
     "in_features": 8,
     "out_features": 3,

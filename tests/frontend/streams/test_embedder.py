@@ -13,13 +13,14 @@ from tokenizers.processors import TemplateProcessing
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_ALL,
     POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
     POOLING_TYPE_MEAN,
     NamedAdapter,
     Pooling,
 )
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
-from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_TOKENS
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE, EMBEDDING_KIND_TOKENS, EMBEDDING_KIND_UNSPECIFIED
 from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
@@ -147,6 +148,43 @@ async def test_a_checkpoint_that_has_vectors_of_tokens_alone(checkpoint, tmp_pat
         scored = pooling_pb2.ScoreRequest(query={"text": "q"}, documents=[{"text": "a"}])
         with pytest.raises(grpc.aio.AioRpcError, match="a score is the cosine of vectors of texts"):
             await service.pooling.Score(scored)
+
+
+async def test_sparse_vectors(checkpoint, tmp_path):
+    """As sentence-transformers writes a SparseEncoder."""
+    folder = tmp_path / "splade"
+    shutil.copytree(checkpoint, folder)
+    kinds = (("", "MLMTransformer"), ("1_SpladePooling", "SpladePooling"))
+    modules = [
+        {"path": path, "type": f"sentence_transformers.sparse_encoder.models.{kind}"} for path, kind in kinds
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "max"}')
+    options = {"pooling_type": "auto", "engine_options": {"head_sizes": [0, 0, EMBEDDING_SIZE]}}
+    async with embedding(folder, pool, **options) as service:
+        (found,) = (await service.pooling.Embed(request_of([7, 8], kind=EMBEDDING_KIND_SPARSE))).embeddings
+        pooling = (await next_of(service.engine.requests)).pooling
+        assert pooling == Pooling(type=POOLING_TYPE_MAX, head=3)
+        expected = {place: value for place, value in enumerate(fake_vector([7, 8], pooling)) if value}
+        assert dict(zip(found.token_ids, found.values, strict=True)) == expected
+        assert list(found.token_ids) == sorted(expected)
+        for fields in (
+            {"dimensions": 2},
+            {"raw_dtype": "float32"},
+            {"kind": EMBEDDING_KIND_TOKENS},
+            {"kind": 0},
+        ):
+            request = request_of([7], **{"kind": EMBEDDING_KIND_SPARSE, **fields})
+            assert await refused(service, request) == (grpc.StatusCode.INVALID_ARGUMENT, [*fields])
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert model_pb2.CAPABILITY_SCORE not in model.capabilities
+    async with embedding(checkpoint, pool, **options | {"pooling_type": "splade"}) as service:
+        assert (await service.pooling.Embed(request_of([7], kind=EMBEDDING_KIND_SPARSE))).embeddings
+    async with embedding(checkpoint, pool, pooling_type="splade") as service:
+        assert (await refused(service, request_of([7], kind=EMBEDDING_KIND_SPARSE)))[1] == ["model"]
+    async with embedding(checkpoint, pool) as service:
+        assert (await refused(service, request_of([7], kind=EMBEDDING_KIND_SPARSE)))[1] == ["kind"]
 
 
 @pytest.fixture
@@ -285,7 +323,7 @@ async def test_a_deadline_goes_to_the_core(checkpoint):
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-@pytest.mark.parametrize("kind", pooling_pb2.EmbeddingKind.values())
+@pytest.mark.parametrize("kind", [EMBEDDING_KIND_UNSPECIFIED, EMBEDDING_KIND_TOKENS])
 async def test_they_outlive_the_core(checkpoint, kind):
     """What had its vector is not computed again."""
     async with embedding(checkpoint) as service:

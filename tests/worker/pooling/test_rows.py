@@ -16,6 +16,7 @@ from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_ALL, POOLING_TYPE_LAST,
 from pagewire.ipc.columns import pack_u32
 from tests.worker.fakes import Driver, initialize, load_on_a_cpu
 from worker.pooling.rows import PoolRows
+from worker.pooling.stages import SparseHead, Stage
 from worker.step.rows import PlanError
 from worker.step.warmup_plans import prefill_plan
 
@@ -148,6 +149,11 @@ def test_plans_that_do_not_fit_are_refused():
         rows.add_row(0, new_row(pooling=Pooling()), [5, 6], [])
     with pytest.raises(PlanError, match="has output"):
         rows.add_row(0, new_row(pooling=LAST), [5], [6])
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(PlanError, match="row 0 pools logits by 1"):
+        PoolRows({3: SparseHead(Stage(one), lambda x: x, one[0])}).add_row(
+            0, new_row(pooling=Pooling(type=POOLING_TYPE_LAST, head=3)), [5, 6], []
+        )
     with pytest.raises(PlanError, match="needs head 1"):
         rows.add_row(0, new_row(pooling=Pooling(type=POOLING_TYPE_LAST, head=1)), [5, 6], [])
     with pytest.raises(PlanError, match="pools logits, and more"):

@@ -22,6 +22,7 @@ from pagewire_client.embeddings import (
     EmbedOptions,
     TokenVectors,
     embed_request,
+    to_sparse_vectors,
     to_token_vectors,
     to_vectors,
 )
@@ -330,6 +331,19 @@ class AsyncClient:
         kind = pooling_pb2.EMBEDDING_KIND_TOKENS
         request = embed_request(to_prompts(inputs), kind, self._model, **options)
         return to_token_vectors(await self._unary(channel.EMBED, request, timeout))
+
+    async def embed_sparse(
+        self,
+        inputs: PromptLike | Iterable[PromptLike],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EmbedOptions],
+    ) -> list[dict[int, float]]:
+        """Returns weights of the vocabulary by token id for each input: of one text or list of token ids, or
+        of several. Without dimensions and precision."""
+        kind = pooling_pb2.EMBEDDING_KIND_SPARSE
+        request = embed_request(to_prompts(inputs), kind, self._model, **options)
+        return to_sparse_vectors(await self._unary(channel.EMBED, request, timeout))
 
     async def classify(
         self,

@@ -78,6 +78,11 @@ class TokenVectors:
     vectors: list[list[float]]
 
 
+def to_sparse_vectors(response: pooling_pb2.EmbedResponse) -> list[dict[int, float]]:
+    """Returns the weights of each input, by token id."""
+    return [dict(zip(each.token_ids, each.values, strict=True)) for each in response.embeddings]
+
+
 def to_token_vectors(response: pooling_pb2.EmbedResponse) -> list[TokenVectors]:
     """Returns the vectors of the tokens of each input."""
     return [_of_tokens(list(each.token_ids), _numbers(each)) for each in response.embeddings]

@@ -23,6 +23,7 @@ from pagewire_client.embeddings import (
     EmbedOptions,
     TokenVectors,
     embed_request,
+    to_sparse_vectors,
     to_token_vectors,
     to_vectors,
 )
@@ -328,6 +329,19 @@ class Client:
         kind = pooling_pb2.EMBEDDING_KIND_TOKENS
         request = embed_request(to_prompts(inputs), kind, self._model, **options)
         return to_token_vectors(self._unary(channel.EMBED, request, timeout))
+
+    def embed_sparse(
+        self,
+        inputs: PromptLike | Iterable[PromptLike],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EmbedOptions],
+    ) -> list[dict[int, float]]:
+        """Returns weights of the vocabulary by token id for each input: of one text or list of token ids, or
+        of several. Without dimensions and precision."""
+        kind = pooling_pb2.EMBEDDING_KIND_SPARSE
+        request = embed_request(to_prompts(inputs), kind, self._model, **options)
+        return to_sparse_vectors(self._unary(channel.EMBED, request, timeout))
 
     def classify(
         self,

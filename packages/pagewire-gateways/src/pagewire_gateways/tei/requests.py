@@ -45,8 +45,16 @@ def read_embed_all(message: tei_pb2.EmbedAllRequest, max_length: int) -> pooling
     return request
 
 
+def read_embed_sparse(message: tei_pb2.EmbedSparseRequest, max_length: int) -> pooling_pb2.EmbedRequest:
+    """Returns the request for weights of the vocabulary. max_length: tokens of an input. Raises
+    InvalidRequest."""
+    request = _read_text(message, max_length)
+    request.kind = pooling_pb2.EMBEDDING_KIND_SPARSE
+    return request
+
+
 def _read_text(
-    message: tei_pb2.EmbedRequest | tei_pb2.EmbedAllRequest, max_length: int
+    message: tei_pb2.EmbedRequest | tei_pb2.EmbedAllRequest | tei_pb2.EmbedSparseRequest, max_length: int
 ) -> pooling_pb2.EmbedRequest:
     request = pooling_pb2.EmbedRequest()
     if message.HasField("prompt_name"):

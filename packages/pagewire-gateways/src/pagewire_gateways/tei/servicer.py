@@ -1,5 +1,4 @@
-"""The services of text-embeddings-inference, over the parts of all others. Sparse vectors are not
-implemented."""
+"""The services of text-embeddings-inference, over the parts of all others."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,7 +12,7 @@ from frontend.errors import ServiceError
 from frontend.parts import FrontendParts
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.rpc.call_context import Context, current_call
-from frontend.rpc.error_mapping import guarded, unimplemented
+from frontend.rpc.error_mapping import guarded
 from frontend.servicers.tokenizer import byte_offsets
 from frontend.streams.classifier import Classified
 from frontend.streams.pooling import Vectors
@@ -21,6 +20,7 @@ from frontend.streams.request_registry import Aborts
 from frontend.streams.scorer import Scored
 from frontend.tokenization import detokenized, tokenized
 from frontend.validation.requests import MAX_PROMPTS
+from frontend.vectors import nonzero
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2, prompt_pb2
@@ -35,6 +35,7 @@ from pagewire_gateways.tei.requests import (
     read_decode,
     read_embed,
     read_embed_all,
+    read_embed_sparse,
     read_encode,
     read_predict,
     read_rerank,
@@ -42,7 +43,7 @@ from pagewire_gateways.tei.requests import (
 )
 from pagewire_gateways.tei.responses import metadata_of
 
-M = TypeVar("M", tei_pb2.EmbedRequest, tei_pb2.EmbedAllRequest)
+M = TypeVar("M", tei_pb2.EmbedRequest, tei_pb2.EmbedAllRequest, tei_pb2.EmbedSparseRequest)
 SERVICES = "Info", "Embed", "Predict", "Rerank", "Tokenize"
 
 
@@ -120,6 +121,33 @@ class TeiServicer(
 
         return await self._parts.prompts.run(response, call.caller.tenant, len(column))
 
+    @guarded
+    async def EmbedSparse(
+        self, request: tei_pb2.EmbedSparseRequest, context: Context
+    ) -> tei_pb2.EmbedSparseResponse:
+        self._parts.state.require_open()
+        return await self._embed_sparse(request, current_call(context))
+
+    @guarded
+    async def EmbedSparseStream(
+        self, requests: AsyncIterator[tei_pb2.EmbedSparseRequest], context: Context
+    ) -> None:
+        await OrderedStream(self._parts, self._embed_sparse).run(requests, context)
+
+    async def _embed_sparse(
+        self, message: tei_pb2.EmbedSparseRequest, call: Call
+    ) -> tei_pb2.EmbedSparseResponse:
+        vectors, metadata = await self._vectors(message, read_embed_sparse, call)
+        (column,) = vectors.columns
+
+        def response() -> tei_pb2.EmbedSparseResponse:
+            made = tei_pb2.EmbedSparseResponse(metadata=metadata)
+            for index, value in zip(*nonzero(column), strict=True):
+                made.sparse_embeddings.add(index=index, value=value)
+            return made
+
+        return await self._parts.prompts.run(response, call.caller.tenant, len(column))
+
     async def _vectors(
         self, message: M, read: Callable[[M, int], pooling_pb2.EmbedRequest], call: Call
     ) -> tuple[Vectors, tei_pb2.Metadata]:
@@ -135,9 +163,6 @@ class TeiServicer(
         except ServiceError as error:
             raise translated(error, NAMES) from None
         return vectors, metadata_of(began, len(message.inputs), vectors)
-
-    EmbedSparse = unimplemented("EmbedSparse")
-    EmbedSparseStream = unimplemented("EmbedSparseStream")
 
     @guarded
     async def Predict(self, request: tei_pb2.PredictRequest, context: Context) -> tei_pb2.PredictResponse:

@@ -76,8 +76,9 @@ def test_what_is_refused(service: Service):
         with pytest.raises(InvalidArgument, match="does not generate: it is an encoder"):
             client.generate("Hello")
         with pytest.raises(InvalidArgument, match=r"inputs\[1\].* 101 tokens"):
-            client.embed(["z", "z" * 99])
-        assert len(client.embed(["z" * 98])[0]) == 48
+            client.embed(["z", [5] * 101])
+        assert client.embed(["z" * 98]) == client.embed(["z" * 99]), "a text is cut, as config.json says"
+        assert len(client.embed([[5] * 100])[0]) == 48
 
 
 def test_sparse_vectors_are_those_of_transformers_and_the_same_in_any_company(tmp_path: Path):

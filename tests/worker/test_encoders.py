@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from pagewire.checkpoints.heads import VOCABULARY, vocabulary_head
@@ -105,6 +106,23 @@ def test_what_predicts_masked_tokens_is_left_out(
     folder = checkpoint(family)
     AutoModelForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path)
     assert "ForMaskedLM" in (tmp_path / "config.json").read_text()
+    found = [vectors(Driver(each, record=False, dtype="float32"), KINDS[0]) for each in (folder, tmp_path)]
+    assert found[0] == found[1]
+
+
+def test_old_names_of_norms(checkpoint: Callable[..., Path], tmp_path: Path):
+    """As BERT's first checkpoints have them."""
+    folder = checkpoint("bert")
+    AutoModelForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    kinds = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    old = {}
+    for name, value in tensors.items():
+        for new, before in kinds.items():
+            name = name.replace(new, before)
+        old[name] = value
+    assert sum(name.endswith("gamma") for name in old) > 3
+    save_file(old, tmp_path / "model.safetensors", {"format": "pt"})
     found = [vectors(Driver(each, record=False, dtype="float32"), KINDS[0]) for each in (folder, tmp_path)]
     assert found[0] == found[1]
 

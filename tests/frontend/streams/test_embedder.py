@@ -1,12 +1,10 @@
 """Embed: requests that are one to their client."""
 
-import asyncio
 import json
 import shutil
 
 import grpc
 import pytest
-from google.rpc import code_pb2
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
@@ -19,8 +17,8 @@ from pagewire.internal.v1.engine_pb2 import (
     Pooling,
 )
 from pagewire.ipc.columns import unpack_u32
-from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
-from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE, EMBEDDING_KIND_TOKENS, EMBEDDING_KIND_UNSPECIFIED
+from pagewire.v1 import model_pb2, pooling_pb2
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE, EMBEDDING_KIND_TOKENS
 from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
@@ -28,12 +26,11 @@ from tests.frontend.fakes import (
     details_of,
     encode,
     fake_vector,
-    in_time,
     make_request,
     pool,
     run_service,
 )
-from tests.frontend.test_resume import next_of, restart
+from tests.frontend.test_resume import next_of
 from tests.logprob_columns import pack_f32
 
 LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
@@ -285,60 +282,6 @@ async def test_a_model_that_does_not_embed(checkpoint, config):
         assert await refused(service, request_of("a")) == (grpc.StatusCode.INVALID_ARGUMENT, ["model"])
         model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
         assert model_pb2.CAPABILITY_EMBED not in model.capabilities and not model.embedding_size
-
-
-async def test_a_client_that_leaves_ends_all_of_them(checkpoint):
-    async with embedding(checkpoint) as service:
-        call = service.pooling.Embed(request_of("a", "b", "c"))
-        handles = {(await next_of(service.engine.requests)).handle for _ in range(3)}
-        call.cancel()
-        assert {(await next_of(service.engine.aborts)).handle for _ in range(3)} == handles
-
-
-async def test_a_failure_of_one_is_the_failure_of_all(checkpoint):
-    async with embedding(checkpoint) as service:
-        call = asyncio.ensure_future(refused(service, request_of("a", "b")))
-        first, second = [(await next_of(service.engine.requests)).handle for _ in range(2)]
-        await service.engine.fail(first, code_pb2.INTERNAL, "NO_LOGITS", "NaN")
-        assert (await call)[0] is grpc.StatusCode.INTERNAL
-        assert (await next_of(service.engine.aborts)).handle == second
-
-
-async def test_they_can_be_aborted_by_the_id_of_the_whole(checkpoint):
-    async with embedding(checkpoint) as service:
-        call = asyncio.ensure_future(refused(service, request_of("a", "b", request_id="mine")))
-        for _ in range(2):
-            await next_of(service.engine.requests)
-        response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["mine"]))
-        assert list(response.aborted_request_ids) == ["mine"]
-        assert (await call)[0] is grpc.StatusCode.ABORTED
-
-
-async def test_a_deadline_goes_to_the_core(checkpoint):
-    async with embedding(checkpoint) as service:
-        call, request, seconds = await in_time(
-            service, lambda seconds: service.pooling.Embed(request_of("a"), timeout=seconds)
-        )
-        assert 0 < request.deadline.ToMilliseconds() < 1000 * seconds + 500  # by two clocks
-        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-@pytest.mark.parametrize("kind", [EMBEDDING_KIND_UNSPECIFIED, EMBEDDING_KIND_TOKENS])
-async def test_they_outlive_the_core(checkpoint, kind):
-    """What had its vector is not computed again."""
-    async with embedding(checkpoint) as service:
-        call = service.pooling.Embed(request_of([7], [8], kind=kind))
-        first = await next_of(service.engine.requests)
-        await next_of(service.engine.requests)
-        await service.engine.output(first.handle, *pool(first))
-        while len(service.frontend.engine._journal) > 1:
-            await asyncio.sleep(0.002)
-        service.engine.script = pool
-        await restart(service)
-        again = await next_of(service.engine.requests)
-        assert unpack_u32(again.prompt_token_ids) == [8 if first.prompt_token_ids[0] == 7 else 7]
-        vectors = [list(each.values) for each in (await call).embeddings]
-        assert vectors == [fake_vector([7], again.pooling), fake_vector([8], again.pooling)]
 
 
 async def test_all_inputs_have_one_adapter(checkpoint):

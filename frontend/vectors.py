@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from collections.abc import Sequence
 
 from frontend.errors import InvalidRequest
 from pagewire.ipc.columns import unpack_f32_array
@@ -11,16 +12,27 @@ PACKED = {"binary": "int8", "ubinary": "uint8"}
 """Types of eight signs in a byte, by the names that sentence-transformers has for them; and of that byte."""
 
 
-def write_vector(values: bytes, raw_dtype: str, embedding: pooling_pb2.Embedding) -> None:
+def write_vectors(
+    values: bytes, raw_dtype: str, embedding: pooling_pb2.Embedding, token_ids: Sequence[int] = ()
+) -> None:
     """Writes a float32 column into a message: as numbers, or as raw elements of another type if one is named.
-    Raises InvalidRequest when a value does not fit into it."""
+    token_ids: whose vectors these are; empty: it is one vector. Raises InvalidRequest when a value does not
+    fit into the type."""
+    embedding.token_ids.extend(token_ids)
     if not raw_dtype:
         embedding.values.extend(unpack_f32_array(values))
         return
-    size = len(values) // 4
+    size = len(values) // 4 // (len(token_ids) or 1)
     embedding.raw.dtype = PACKED.get(raw_dtype, raw_dtype)
-    embedding.raw.shape.append(size // 8 if raw_dtype in PACKED else size)
+    shape = [len(token_ids)] if token_ids else []
+    embedding.raw.shape.extend([*shape, size // 8 if raw_dtype in PACKED else size])
     embedding.raw.data = as_dtype(values, raw_dtype)
+
+
+def nonzero(values: bytes) -> tuple[list[int], list[float]]:
+    """Returns the places and values of the elements of a float32 column that are not 0."""
+    found = [(place, value) for place, value in enumerate(unpack_f32_array(values)) if value]
+    return [place for place, _ in found], [value for _, value in found]
 
 
 def as_dtype(values: bytes, dtype: str) -> bytes:

@@ -17,7 +17,7 @@ ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
 MetricsNames = Literal["pagewire", "vllm"]
-PoolingKind = Literal["auto", "last", "mean", "cls", "max", "weightedmean", "none"]
+PoolingKind = Literal["auto", "last", "mean", "cls", "max", "weightedmean", "splade", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -289,8 +289,8 @@ class FrontendConfig(ModelConfig):
     pooling_type: PoolingKind = flag(
         "auto",
         "hidden states that embeddings are made of: that of the last or first (cls) token, or of all the"
-        " mean, the largest value of each element (max), or the mean weighted by position; auto: as the"
-        " checkpoint's modules.json says; none: no embeddings",
+        " mean, the largest value of each element (max), or the mean weighted by position; splade: sparse"
+        " vectors, of a ...ForMaskedLM; auto: as the checkpoint's modules.json says; none: no embeddings",
     )
     drain_delay: float = flag(
         0.0,

@@ -14,6 +14,8 @@ MAX_TOKEN_IDS = 4096
 """Tokens that are barred, or that end an output: those of 64 rows then take 5 ms of a step."""
 EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Element types of Prompt.embeddings, and their bytes."""
+MAX_VECTOR_VALUES = 1 << 23
+"""Elements of all vectors of one response: 32 MiB of float32."""
 MAX_LENGTH_PENALTY = 10.0
 """Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128

@@ -12,9 +12,17 @@ from tqdm import tqdm
 
 from pagewire import flags
 from pagewire.config import DEMO_MODEL, ServeConfig
+from pagewire.limits import MAX_VECTOR_VALUES
 from pagewire.local_service import Service
-from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
-from pagewire_client.embeddings import Precision, dtype_of, to_vectors
+from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.embeddings import (
+    EmbedOptions,
+    TokenVectors,
+    embed_request,
+    to_sparse_vectors,
+    to_token_vectors,
+    to_vectors,
+)
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.params import (
     GenerateOptions,
@@ -186,33 +194,34 @@ class LLM:
         return self.generate(prompts, params, progress=progress, on_error=on_error, **options)
 
     def embed(
-        self,
-        inputs: Prompts,
-        *,
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        precision: Precision = "float32",
-        prompt_name: str | None = None,
-        progress: bool = True,
+        self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
     ) -> list[list[float]]:
         """Returns a vector per input: of one text or list of token ids, or of several.
 
-        dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
-        precision, prompt_name: as in Client.embed().
-        progress: show a progress bar. Raises RpcError, also where the model makes no embeddings.
+        progress: show a progress bar. options: as in Client.embed(). Raises RpcError, also where the model
+        makes no embeddings.
         """
 
-        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
-            return pooling_pb2.EmbedRequest(
-                inputs=part,
-                dimensions=dimensions,
-                normalize=normalize,
-                raw_dtype=dtype_of(precision),
-                prompt_name=prompt_name,
-            )
-
-        responses = self._pool(channel.EMBED, to_prompts(inputs), progress, request)
+        kind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED
+        responses = self._embed(kind, inputs, progress, _INPUTS_PER_CALL, options)
         return [vector for response in responses for vector in to_vectors(response)]
+
+    def embed_tokens(
+        self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
+    ) -> list[TokenVectors]:
+        """Returns the vectors of each input's tokens; otherwise as embed()."""
+        model = self._describe()
+        most = MAX_VECTOR_VALUES // (model.embedding_size * model.max_model_len or 1)
+        responses = self._embed(pooling_pb2.EMBEDDING_KIND_TOKENS, inputs, progress, most, options)
+        return [each for response in responses for each in to_token_vectors(response)]
+
+    def embed_sparse(
+        self, inputs: Prompts, *, progress: bool = True, **options: Unpack[EmbedOptions]
+    ) -> list[dict[int, float]]:
+        """Returns weights of the vocabulary by token id for each input; otherwise as embed()."""
+        most = MAX_VECTOR_VALUES // (self._describe().embedding_size or 1)
+        responses = self._embed(pooling_pb2.EMBEDDING_KIND_SPARSE, inputs, progress, most, options)
+        return [each for response in responses for each in to_sparse_vectors(response)]
 
     def classify(self, inputs: Prompts, *, progress: bool = True) -> Classes:
         """Returns the classes of one input, or of several; otherwise as embed()."""
@@ -274,18 +283,39 @@ class LLM:
             bar.close()
         return [request.error or request.generation for request in requests]
 
+    def _embed(
+        self,
+        kind: pooling_pb2.EmbeddingKind,
+        inputs: Prompts,
+        progress: bool,
+        most: int,
+        options: EmbedOptions,
+    ) -> Iterator[pooling_pb2.EmbedResponse]:
+        """Yields the responses to calls of at most so many inputs. Raises RpcError."""
+
+        def request(part: Inputs) -> pooling_pb2.EmbedRequest:
+            return embed_request(part, kind, **options)
+
+        return self._pool(channel.EMBED, to_prompts(inputs), progress, request, most)
+
+    def _describe(self) -> model_pb2.Model:
+        self._check_owner()
+        request = model_pb2.GetModelRequest()
+        return _answer(self._channel, self._service, channel.GET_MODEL, request).model
+
     def _pool(
         self,
         method: channel.Method[Q, R],
         inputs: Inputs,
         progress: bool,
         request: Callable[[Inputs], Q],
+        most: int = _INPUTS_PER_CALL,
     ) -> Iterator[R]:
         """Yields the responses of calls with a bounded number of inputs, and of bytes. request: makes that of
-        some inputs. Raises RpcError."""
+        some inputs. most: inputs of a call. Raises RpcError."""
         self._check_owner()
         with tqdm(total=len(inputs), unit="input", dynamic_ncols=True, disable=not progress) as bar:
-            for part in _parts(inputs, request(()).ByteSize()):
+            for part in _parts(inputs, request(()).ByteSize(), min(max(most, 1), _INPUTS_PER_CALL)):
                 yield _answer(self._channel, self._service, method, request(part))
                 bar.update(len(part))
 
@@ -360,13 +390,13 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     return ServeConfig(**values)
 
 
-def _parts(inputs: Inputs, shared: int) -> Iterator[Inputs]:
-    """Yields inputs for one call after another. shared: bytes that count for each input."""
+def _parts(inputs: Inputs, shared: int, most: int) -> Iterator[Inputs]:
+    """Yields inputs for one call after another. shared: bytes that count for each input. most: of a call."""
     part: list[prompt_pb2.Prompt] = []
     size = 0
     for each in inputs:
         more = each.ByteSize() + shared
-        if part and (len(part) == _INPUTS_PER_CALL or size + more > _BYTES_PER_CALL):
+        if part and (len(part) == most or size + more > _BYTES_PER_CALL):
             yield part
             part, size = [], 0
         part.append(each)

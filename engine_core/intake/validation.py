@@ -19,7 +19,15 @@ from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import AdapterUse, RowParameters
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, AddRequest, Pooling, PoolingType
+from pagewire.checkpoints.heads import VOCABULARY
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    AddRequest,
+    Pooling,
+    PoolingType,
+)
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.limits import (
@@ -29,6 +37,7 @@ from pagewire.limits import (
     MAX_COMPILED_BYTES,
     MAX_LOGIT_BIAS,
     MAX_TOKEN_IDS,
+    MAX_VECTOR_VALUES,
     is_adapter_name,
 )
 from pagewire.telemetry.tracing import trace_id_of
@@ -318,6 +327,8 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
     size = sizes[pooling.head] if pooling.head < len(sizes) else 0
     if not size:
         raise Refused("pooling.head", "is not one of the worker's", "FEATURE_UNSUPPORTED")
+    if pooling.head == VOCABULARY and pooling.type != POOLING_TYPE_MAX:
+        raise Refused("pooling.head", "gives logits, of which the largest are pooled")
     ids = pooling.token_ids
     if ids and (pooling.type != POOLING_TYPE_LAST or pooling.head or pooling.dimensions or pooling.normalize):
         raise Refused("pooling.token_ids", "have logits, which nothing more is made of")
@@ -327,6 +338,9 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
         raise Refused("pooling.second_text", "is not below the length of the prompt")
     if pooling.dimensions > size:
         raise Refused("dimensions", f"must be at most {size}")
+    num_values = len(message.prompt_token_ids) // 4 * (pooling.dimensions or size)
+    if pooling.type == POOLING_TYPE_ALL and num_values > MAX_VECTOR_VALUES:
+        raise Refused("inputs", f"has vectors of {num_values} elements; at most {MAX_VECTOR_VALUES} fit")
     if message.sampling.n != 1 or message.stopping.max_tokens != 1:
         raise Refused("pooling", "needs n = 1 and max_tokens = 1")
     named = ("sampling.beam_search", message.sampling.HasField("beam_search")), ("grammar", message.grammar)

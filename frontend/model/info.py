@@ -120,7 +120,8 @@ class ModelInfo:
             capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
         if self.classes is not None:
             capabilities.append(model_pb2.CAPABILITY_CLASSIFY)
-        if embedding_size or self.scoring is not None:
+        has_cosines = self.pooling is not None and self.pooling.of_texts and embedding_size
+        if has_cosines or self.scoring is not None:
             capabilities.append(model_pb2.CAPABILITY_SCORE)
         return model_pb2.Model(
             name=self.name,

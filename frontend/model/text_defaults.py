@@ -2,6 +2,8 @@
 
 config_sentence_transformers.json     prompts by name, default_prompt_name
 sentence_bert_config.json             max_seq_length; in the folder of the Transformer module
+tokenizer_config.json, config.json    model_max_length, max_position_embeddings: the smaller one, where
+                                      sentence-transformers finds none above (from 5.4 on)
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from frontend.errors import InvalidRequest
+from frontend.validation.rules import MAX_COUNT
 from pagewire.checkpoints.files import read_object
-from pagewire.checkpoints.heads import REMEDY, WHAT
+from pagewire.checkpoints.heads import REMEDY, WHAT, read_modules
 from pagewire.errors import StartupError
 from pagewire.v1 import model_pb2, prompt_pb2
 
@@ -86,4 +89,16 @@ def read_text_defaults(folder: Path, transformer: str) -> TextDefaults:
     length = (read_object(folder, name, WHAT) or {}).get("max_seq_length") or 0
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
         raise StartupError(WHAT, f"{name}: max_seq_length must be a number of tokens, not {length!r}", REMEDY)
+    if not length and read_modules(folder):
+        length = _length_of_tokenizer(folder / transformer)
     return TextDefaults(prompts, default, length)
+
+
+def _length_of_tokenizer(folder: Path) -> int:
+    """Returns the tokens of a text, by the files of the Transformer module in its folder; 0: these do not say
+    it."""
+    stated = (read_object(folder, "tokenizer_config.json", WHAT) or {}).get("model_max_length")
+    positions = (read_object(folder, "config.json", WHAT) or {}).get("max_position_embeddings")
+    # A tokenizer without a limit has the number 10^30 there, as an integer or a float.
+    found = [each for each in (stated, positions) if isinstance(each, int | float) and each is not True]
+    return int(min((each for each in found if 0 < each < MAX_COUNT), default=0))

@@ -3,8 +3,12 @@
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded
-from frontend.vectors import write_vector
-from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
+from frontend.streams.classifier import Classified
+from frontend.streams.pooling import Vectors
+from frontend.streams.scorer import Scored
+from frontend.vectors import nonzero, write_vectors
+from pagewire.v1 import generation_pb2, pooling_pb2, pooling_pb2_grpc
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE, EMBEDDING_KIND_TOKENS
 
 
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
@@ -17,14 +21,19 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> pooling_pb2.EmbedResponse:
         self._parts.state.require_open()
         vectors = await self._parts.embedder.embed(request, current_call(context))
-        response = pooling_pb2.EmbedResponse()
-        response.usage.prompt_tokens = vectors.prompt_tokens
-        response.usage.cached_prompt_tokens = vectors.cached_prompt_tokens
+        response = pooling_pb2.EmbedResponse(usage=_usage(vectors))
 
         def write() -> None:
-            for column, truncated in zip(vectors.columns, vectors.truncated, strict=True):
+            found = zip(vectors.columns, vectors.token_ids, vectors.truncated, strict=True)
+            for column, token_ids, truncated in found:
                 embedding = response.embeddings.add(truncated_tokens=truncated)
-                write_vector(column, request.raw_dtype, embedding)
+                if request.kind == EMBEDDING_KIND_SPARSE:
+                    token_ids, weights = nonzero(column)
+                    embedding.token_ids.extend(token_ids)
+                    embedding.values.extend(weights)
+                else:
+                    of_tokens = request.kind == EMBEDDING_KIND_TOKENS
+                    write_vectors(column, request.raw_dtype, embedding, token_ids if of_tokens else ())
 
         size = sum(map(len, vectors.columns))
         await self._parts.prompts.run(write, current_caller().tenant, size)
@@ -34,9 +43,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def Score(self, request: pooling_pb2.ScoreRequest, context: Context) -> pooling_pb2.ScoreResponse:
         self._parts.state.require_open()
         found = await self._parts.scorer.score(request, current_call(context))
-        response = pooling_pb2.ScoreResponse()
-        response.usage.prompt_tokens = found.prompt_tokens
-        response.usage.cached_prompt_tokens = found.cached_prompt_tokens
+        response = pooling_pb2.ScoreResponse(usage=_usage(found))
         for document in found.documents:
             response.scores.add(index=document.index, score=document.score)
         return response
@@ -47,9 +54,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     ) -> pooling_pb2.ClassifyResponse:
         self._parts.state.require_open()
         found = await self._parts.classifier.classify(request, current_call(context))
-        response = pooling_pb2.ClassifyResponse(labels=found.labels)
-        response.usage.prompt_tokens = found.prompt_tokens
-        response.usage.cached_prompt_tokens = found.cached_prompt_tokens
+        response = pooling_pb2.ClassifyResponse(labels=found.labels, usage=_usage(found))
         for values in found.values:
             response.results.add(probabilities=values)
         return response
@@ -60,3 +65,9 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     ) -> pooling_pb2.ScoreContinuationsResponse:
         self._parts.state.require_open()
         return await self._parts.continuation_scorer.score(request, current_call(context))
+
+
+def _usage(found: Vectors | Scored | Classified) -> generation_pb2.Usage:
+    return generation_pb2.Usage(
+        prompt_tokens=found.prompt_tokens, cached_prompt_tokens=found.cached_prompt_tokens
+    )

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frontend.call.call import Call
-from frontend.errors import Unsupported
+from frontend.errors import InvalidRequest, Unsupported
 from frontend.model.info import limits_of
 from frontend.model.pooling_config import TYPES
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import PromptPooler, StageTimes, inputs_of
+from frontend.streams.pooling import Inputs, PromptPooler, StageTimes, inputs_of, pairs_of
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_classify
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
@@ -23,11 +23,12 @@ class Classified:
     """The classes of one call.
 
     labels: by index. values: of each input, in order, one per label: probabilities, or the classifier's
-    numbers where it has no activation (reward models).
+    numbers where it has no activation (reward models). raw: the numbers before the activation.
     """
 
     labels: tuple[str, ...]
     values: list[list[float]]
+    raw: list[list[float]]
     prompt_tokens: int
     cached_prompt_tokens: int
     times: StageTimes
@@ -39,24 +40,36 @@ class Classifier:
     def __init__(self, generator: Generator, pooler: PromptPooler) -> None:
         self._generator, self._pooler = generator, pooler
 
-    async def classify(self, request: pooling_pb2.ClassifyRequest, call: Call) -> Classified:
-        """Classifies all inputs. Raises ServiceError."""
+    async def classify(
+        self, request: pooling_pb2.ClassifyRequest, call: Call, first_text: str | None = None
+    ) -> Classified:
+        """Classifies all inputs, or the pairs of a first text and each of them, which are texts. Raises
+        ServiceError."""
         generator = self._generator
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
 
         def check() -> Classes:
             classes = self._require_classes(welcome.model)
-            check_classify(request, limits_of(welcome, generator.config), len(classes.labels))
+            check_classify(request, limits, len(classes.labels))
+            if first_text is not None and not classes.takes_pairs:
+                raise Unsupported({"inputs": "are a pair of texts, which encoders classify"})
+            if first_text == "":
+                raise InvalidRequest({"inputs": "must not be empty"})
             return classes
 
+        limits = limits_of(welcome, generator.config)
         classes, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         pooling = engine_pb2.Pooling(type=TYPES[classes.pooling], head=CLASSIFIER)
         mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
-        found = await self._pooler.pool(request, call, mode, inputs_of(request))
-        values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]
+        inputs: Inputs = inputs_of(request)
+        if first_text is not None:
+            inputs = pairs_of(first_text, inputs_of(request), limits.max_model_len)
+        found = await self._pooler.pool(request, call, mode, inputs)
+        raw = [list(unpack_f32_array(column)) for column in found.columns]
+        values = [activated(logits, classes.activation) for logits in raw]
         tokens = found.prompt_tokens, found.cached_prompt_tokens
-        return Classified(classes.labels, values, *tokens, found.times)
+        return Classified(classes.labels, values, raw, *tokens, found.times)
 
     def _require_classes(self, facts: engine_pb2.ModelFacts) -> Classes:
         """Returns what the model classifies by. Raises Unsupported."""

@@ -12,7 +12,7 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -33,7 +33,9 @@ from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.requests import check_continuations, check_embed
 from frontend.validation.rules import MAX_COUNT, Limits
 from pagewire.internal.v1 import engine_pb2, reader_pb2
+from pagewire.limits import MAX_VECTOR_VALUES
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_TOKENS
 
 BESIDE_OTHERS = 4
 """Requests of a tenant's groups that run at once while other tenants have calls at this frontend."""
@@ -179,6 +181,8 @@ class Vectors:
 
     columns: list[bytes]
     """float32 columns, in the order of the inputs."""
+    token_ids: list[Items[int]]
+    """Of each input."""
     truncated: list[int]
     """Tokens of each input that were cut off."""
     prompt_tokens: int
@@ -191,6 +195,19 @@ def inputs_of(
 ) -> list[tuple[str, prompt_pb2.Prompt]]:
     """Returns the inputs of a request."""
     return [(f"inputs[{place}]", prompt) for place, prompt in enumerate(request.inputs)]
+
+
+def pairs_of(
+    query: str, documents: Iterable[tuple[str, prompt_pb2.Prompt]], max_model_len: int, instruction: str = ""
+) -> Inputs:
+    """Returns the pairs of a query and each document, which is a text; documents come with their paths."""
+    shared = reader_pb2.ReadPair(query=query, instruction=instruction, max_model_len=max_model_len)
+    inputs = []
+    for path, document in documents:
+        pair = reader_pb2.ReadPair(document=document, path=path)
+        pair.MergeFrom(shared)
+        inputs.append((path, pair))
+    return inputs
 
 
 class PromptPooler:
@@ -206,9 +223,11 @@ class PromptPooler:
         mode: CallMode,
         inputs: Inputs,
         max_length: int | None = None,
+        max_tokens: int | None = None,
     ) -> Vectors:
         """Returns a vector per input of a validated request. mode: of each, but for what its prompt decides.
-        max_length: tokens that one may have; None: the context's. Raises ServiceError."""
+        max_length: tokens that one may have; None: the context's. max_tokens: of all inputs together; None:
+        any number. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
@@ -222,6 +241,11 @@ class PromptPooler:
                 for path, given in inputs:
                     prompts.append(await self._read(given, path, limits, call.caller.tenant))
                 tokenization = time.monotonic_ns() - began
+            token_ids = [each.token_ids for each in prompts]
+            count = sum(map(len, token_ids))
+            if max_tokens is not None and count > max_tokens:
+                most = f"must have at most {max_tokens} tokens in all with vectors of this size"
+                raise InvalidRequest({"inputs": f"{most}, not {count}"})
             found = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompts[index].token_ids, output),
@@ -232,9 +256,8 @@ class PromptPooler:
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
-        count = sum(len(each.token_ids) for each in prompts)
         truncated = [each.num_truncated for each in prompts]
-        return Vectors([column for column, *_ in found], truncated, count, cached, times)
+        return Vectors([column for column, *_ in found], token_ids, truncated, count, cached, times)
 
     async def _read(
         self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None
@@ -262,8 +285,8 @@ class Embedder:
         self._generator, self._pooler = generator, pooler
 
     async def embed(self, request: pooling_pb2.EmbedRequest, call: Call, *, cuts: bool = True) -> Vectors:
-        """Embeds all inputs. The request is changed: prompts precede its texts. cuts: a text beyond the
-        checkpoint's max_seq_length is cut, not refused. Raises ServiceError."""
+        """Embeds all inputs, or their tokens. The request is changed: prompts precede its texts. cuts: a text
+        beyond the checkpoint's max_seq_length is cut, not refused. Raises ServiceError."""
         generator = self._generator
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
@@ -273,16 +296,23 @@ class Embedder:
 
         def check() -> None:
             check_embed(request, limits, size)
+            if problem := defaults.problem(request.kind):
+                raise Unsupported({"kind": problem})
             texts.apply(inputs_of(request), name, limits.max_model_len, cuts=cuts)
 
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
+        of_tokens = request.kind == EMBEDDING_KIND_TOKENS
         pooling = engine_pb2.Pooling(
-            type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
+            type=engine_pb2.POOLING_TYPE_ALL if of_tokens else defaults.type,
+            dimensions=request.dimensions,
+            normalize=normalize,
+            head=defaults.head,
         )
         mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
         longest = None if cuts else texts.longest(limits.max_model_len)
-        return await self._pooler.pool(request, call, mode, inputs_of(request), longest)
+        most = MAX_VECTOR_VALUES // (request.dimensions or size) if of_tokens else None
+        return await self._pooler.pool(request, call, mode, inputs_of(request), longest, most)
 
 
 def require_pooling(model: ModelInfo, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
@@ -293,7 +323,7 @@ def require_pooling(model: ModelInfo, facts: engine_pb2.ModelFacts) -> tuple[Poo
         raise Unsupported({"model": problem})
     size = pooling.size(facts)
     if not size:
-        what = "has not loaded its Dense modules (see its log)" if pooling.head else "cannot pool"
+        what = "has not loaded its head (see its log)" if pooling.head else "cannot pool"
         raise Unsupported({"model": f"makes no embeddings: its engine {what}"})
     return pooling, size
 

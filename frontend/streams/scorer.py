@@ -15,10 +15,10 @@ from frontend.model.info import limits_of
 from frontend.model.scoring_config import PairScoring
 from frontend.streams.classifier import activated
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import Inputs, PromptPooler, StageTimes, require_pooling
+from frontend.streams.pooling import Inputs, PromptPooler, StageTimes, pairs_of, require_pooling
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_score
-from pagewire.internal.v1 import engine_pb2, reader_pb2
+from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2
 
@@ -60,9 +60,10 @@ class Scorer:
             template = None if scoring is None else scoring.template
             takes_instruction = template is not None and template.takes_instruction
             check_score(request, limits, size, takes_instruction=takes_instruction)
-            if scoring is not None:
-                return pooling, _pairs(request, limits.max_model_len)
             texts = [(f"documents[{index}]", prompt) for index, prompt in enumerate(request.documents)]
+            if scoring is not None:
+                query, instruction = request.query.text, request.instruction
+                return pooling, pairs_of(query, texts, limits.max_model_len, instruction)
             texts = [("query", request.query), *texts]
             generator.model.texts.apply(texts, None, limits.max_model_len)
             longest = generator.model.texts.longest(limits.max_model_len)
@@ -88,30 +89,19 @@ class Scorer:
             if not facts.embedding_size or (head and facts.head_sizes[head - 1 :] != [1]):
                 raise Unsupported({"model": "does not score: its engine cannot pool, or has no classifier"})
             return model.scoring.pooling, 0
-        if model.pooling is not None:
+        if model.pooling is not None and model.pooling.of_texts:
             defaults, size = require_pooling(model, facts)
             return engine_pb2.Pooling(type=defaults.type, head=defaults.head), size
         if model.classes is not None and len(model.classes.labels) != 1:
             what = f"its classifier has {len(model.classes.labels)} labels, and a score is the number of one"
+        elif model.pooling is not None:
+            what = "it has vectors of tokens or sparse ones, and a score is the cosine of vectors of texts"
         else:
             what = (
                 "no template is known that makes one prompt of a query and a document; --score-template, and"
                 " --score-tokens for a model that generates, say how it was trained to score"
             )
         raise Unsupported({"model": f"does not score: {what}"})
-
-
-def _pairs(request: pooling_pb2.ScoreRequest, max_model_len: int) -> Inputs:
-    """Returns the pairs of a request, whose prompts a template makes."""
-    shared = reader_pb2.ReadPair(
-        query=request.query.text, instruction=request.instruction, max_model_len=max_model_len
-    )
-    inputs = []
-    for index, document in enumerate(request.documents):
-        pair = reader_pb2.ReadPair(document=document, path=f"documents[{index}]")
-        pair.MergeFrom(shared)
-        inputs.append((pair.path, pair))
-    return inputs
 
 
 def _best(columns: Sequence[bytes], scoring: PairScoring | None, count: int) -> list[ScoredDocument]:

@@ -19,6 +19,7 @@ from frontend.validation.rules import (
     outside_vocabulary,
     priority_problem,
 )
+from pagewire.limits import MAX_VECTOR_VALUES
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_PROMPTS = 1024
@@ -29,8 +30,6 @@ MAX_PAIR_BYTES = 16 << 20
 """Bytes of all pairs of one request, with the query and the instruction in each."""
 DTYPES = ("float32", "float16", "bfloat16", "binary", "ubinary")
 """Of raw elements."""
-MAX_VECTOR_VALUES = 1 << 23
-"""Elements of all vectors of one response: 32 MiB of float32."""
 MAX_DETOKENIZED = 1 << 19
 """Token ids of one Detokenize request."""
 MAX_PARTS = 16_384
@@ -126,10 +125,15 @@ def check_embed(request: pooling_pb2.EmbedRequest, limits: Limits, size: int) ->
     """Checks a request to embed. size: elements of a vector of the model. Raises InvalidRequest or
     Unsupported, naming the fields."""
     findings = Findings()
+    is_sparse = request.kind == pooling_pb2.EMBEDDING_KIND_SPARSE
     _check_inputs(request, limits, request.dimensions or size, findings)
-    if request.HasField("dimensions") and not 1 <= request.dimensions <= size:
-        findings.add("dimensions", f"must be 1 to {size}, not {request.dimensions}")
-    findings.add("raw_dtype", _dtype_problem(request.raw_dtype, request.dimensions or size))
+    if request.kind not in pooling_pb2.EmbeddingKind.values():
+        findings.add("kind", f"{request.kind} is not known")
+    if request.HasField("dimensions") and (is_sparse or not 1 <= request.dimensions <= size):
+        problem = f"must be 1 to {size}, not {request.dimensions}"
+        findings.add("dimensions", "is not for sparse vectors" if is_sparse else problem)
+    wrong = _dtype_problem(request.raw_dtype, request.dimensions or size)
+    findings.add("raw_dtype", "is not for sparse vectors" if is_sparse and request.raw_dtype else wrong)
     findings.raise_any()
 
 

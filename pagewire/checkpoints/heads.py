@@ -1,9 +1,11 @@
-"""What a checkpoint has behind its pooled hidden state: Dense modules of sentence-transformers, or the
-classifier of a `...ForSequenceClassification`. Frontends read labels here, and workers what to load.
+"""What a checkpoint has behind its hidden states: Dense modules of sentence-transformers, the classifier of a
+`...ForSequenceClassification`, or what predicts the tokens of a `...ForMaskedLM`. Frontends read labels here,
+and workers what to load.
 
     2_Dense/config.json, 2_Dense/model.safetensors      head 1, for embeddings: each Dense module in order
     score.weight of the weights, num_labels, id2label   head 2, for classes; of encoders
                                                         other tensors: classifier_modules()
+    tensors of vocabulary_head()                        head 3, of encoders, for sparse vectors
 """
 
 import json
@@ -17,7 +19,7 @@ from pagewire.errors import StartupError
 WHAT = "cannot pool with this checkpoint"
 REMEDY = "--pooling-type last or mean embeds without what modules.json says"
 MODULES_FILE = "modules.json"
-DENSE, CLASSIFIER = 1, 2
+DENSE, CLASSIFIER, VOCABULARY = 1, 2, 3
 """Numbers of heads: Pooling.head."""
 CLASSIFIER_TENSOR = "score.weight"
 """Of decoders, [labels, E]; there is no bias."""
@@ -53,13 +55,18 @@ class Classes:
     activation: str
     pooling: str = "last"
 
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether two texts are one input, as tokenizers of encoders put them together."""
+        return self.pooling != "last"
+
 
 @dataclass(frozen=True, slots=True)
-class ClassifierModule:
-    """One module of a classifier: norm(activation(linear(x))).
+class HeadModule:
+    """One module of a head: norm(activation(linear(x))).
 
     name: of the linear layer. activation: one of ACTIVATIONS, or "GELU". norm: name of a layer norm; empty:
-    there is none. The last module has an output per label, others as many as inputs.
+    there is none. The last module of a classifier has an output per label, others as many as inputs.
     """
 
     name: str
@@ -157,24 +164,24 @@ def _read_pooling(config: dict[str, Any]) -> str:
 
 
 _MODERN_BERT = "ModernBertForSequenceClassification"
-_ROBERTA = ClassifierModule("classifier.dense", "Tanh"), ClassifierModule("classifier.out_proj")
+_ROBERTA = HeadModule("classifier.dense", "Tanh"), HeadModule("classifier.out_proj")
 _MODULES = {
     "BertForSequenceClassification": (
-        ClassifierModule("bert.pooler.dense", "Tanh"),
-        ClassifierModule("classifier"),
+        HeadModule("bert.pooler.dense", "Tanh"),
+        HeadModule("classifier"),
     ),
-    _MODERN_BERT: (ClassifierModule("head.dense", "GELU", norm="head.norm"), ClassifierModule("classifier")),
+    _MODERN_BERT: (HeadModule("head.dense", "GELU", norm="head.norm"), HeadModule("classifier")),
     "RobertaForSequenceClassification": _ROBERTA,
     "XLMRobertaForSequenceClassification": _ROBERTA,
 }
 
 
-def classifier_modules(config: dict[str, Any]) -> tuple[ClassifierModule, ...]:
+def classifier_modules(config: dict[str, Any]) -> tuple[HeadModule, ...]:
     """Returns the modules of the classifier of a config.json that has classes, in order. Raises
     StartupError."""
     name = classifier(config)
     if name != _MODERN_BERT:
-        return _MODULES.get(name, (ClassifierModule("score", bias=False),))
+        return _MODULES.get(name, (HeadModule("score", bias=False),))
     activation, eps = config.get("classifier_activation", "gelu"), config.get("norm_eps", 1e-5)
     if activation != "gelu":
         raise StartupError(WHAT, f"config.json: classifier_activation {activation!r} is not known; gelu is")
@@ -183,3 +190,53 @@ def classifier_modules(config: dict[str, Any]) -> tuple[ClassifierModule, ...]:
     biases = [config.get(each, False) is True for each in ("classifier_bias", "norm_bias")]
     first, last = _MODULES[name]
     return replace(first, bias=biases[0], norm_bias=biases[1], norm_eps=eps), last
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyHead:
+    """What predicts tokens: the embedding's logits of transform(x), plus a bias. bias: name of its tensor."""
+
+    transform: HeadModule
+    bias: str
+
+
+_OF_ROBERTA = HeadModule("lm_head.dense", "GELU", norm="lm_head.layer_norm", norm_bias=True)
+_VOCABULARY_HEADS = {
+    "BertForMaskedLM": VocabularyHead(
+        HeadModule(
+            "cls.predictions.transform.dense",
+            "GELU",
+            norm="cls.predictions.transform.LayerNorm",
+            norm_bias=True,
+        ),
+        "cls.predictions.bias",
+    ),
+    "ModernBertForMaskedLM": VocabularyHead(
+        HeadModule("head.dense", "GELU", norm="head.norm"), "decoder.bias"
+    ),
+    "RobertaForMaskedLM": VocabularyHead(_OF_ROBERTA, "lm_head.bias"),
+    "XLMRobertaForMaskedLM": VocabularyHead(_OF_ROBERTA, "lm_head.bias"),
+}
+
+
+def vocabulary_head(config: dict[str, Any]) -> VocabularyHead | None:
+    """Returns what predicts the tokens of a config.json's architecture; None: nothing, or nothing that is
+    known. Raises StartupError."""
+    names = config.get("architectures")
+    names = names if isinstance(names, list) else []
+    name = next((each for each in names if each in _VOCABULARY_HEADS), "")
+    is_modern = name == "ModernBertForMaskedLM"
+    field = "classifier_activation" if is_modern else "hidden_act"
+    has_gelu = name.endswith("RobertaForMaskedLM") or config.get(field, "gelu") == "gelu"
+    has_bias = config.get("decoder_bias", True) is True
+    if not (name and has_gelu and has_bias and config.get("tie_word_embeddings", True) is True):
+        return None
+    field, default = ("norm_eps", 1e-5) if is_modern else ("layer_norm_eps", 1e-12)
+    head, eps = _VOCABULARY_HEADS[name], config.get(field, default)
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise StartupError(WHAT, f"config.json: {field} is not a number between 0 and 1")
+    transform = replace(head.transform, norm_eps=eps)
+    if is_modern:
+        biases = [config.get(each, False) is True for each in ("classifier_bias", "norm_bias")]
+        transform = replace(transform, bias=biases[0], norm_bias=biases[1])
+    return replace(head, transform=transform)

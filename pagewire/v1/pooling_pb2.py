@@ -26,7 +26,7 @@ from pagewire.v1 import generation_pb2 as pagewire_dot_v1_dot_generation__pb2
 from pagewire.v1 import prompt_pb2 as pagewire_dot_v1_dot_prompt__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagewire/v1/pooling.proto\x12\x0bpagewire.v1\x1a\x1cpagewire/v1/generation.proto\x1a\x18pagewire/v1/prompt.proto\"\xbe\x02\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.pagewire.v1.Prompt\x12\x17\n\ndimensions\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x11\n\traw_dtype\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x0e\n\x06tenant\x18\t \x01(\t\x12(\n\x05\x63\x61\x63he\x18\n \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\x12\x18\n\x0bprompt_name\x18\x0b \x01(\tH\x02\x88\x01\x01\x42\r\n\x0b_dimensionsB\x0c\n\n_normalizeB\x0e\n\x0c_prompt_name\"^\n\rEmbedResponse\x12*\n\nembeddings\x18\x01 \x03(\x0b\x32\x16.pagewire.v1.Embedding\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.Usage\"W\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12 \n\x03raw\x18\x02 \x01(\x0b\x32\x13.pagewire.v1.Tensor\x12\x18\n\x10truncated_tokens\x18\x03 \x01(\r\"\x8d\x02\n\x0cScoreRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x05query\x18\x03 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12&\n\tdocuments\x18\x04 \x03(\x0b\x32\x13.pagewire.v1.Prompt\x12\x12\n\x05top_n\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x08 \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\x12\x0f\n\x07\x61\x64\x61pter\x18\t \x01(\t\x12\x13\n\x0binstruction\x18\n \x01(\tB\x08\n\x06_top_n\"^\n\rScoreResponse\x12*\n\x06scores\x18\x01 \x03(\x0b\x32\x1a.pagewire.v1.DocumentScore\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.Usage\"-\n\rDocumentScore\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x02\"\xa5\x01\n\x0f\x43lassifyRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.pagewire.v1.Prompt\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x06 \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\"s\n\x10\x43lassifyResponse\x12,\n\x07results\x18\x01 \x03(\x0b\x32\x1b.pagewire.v1.Classification\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.pagewire.v1.Usage\"\'\n\x0e\x43lassification\x12\x15\n\rprobabilities\x18\x01 \x03(\x02\"\xde\x01\n\x19ScoreContinuationsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x06prompt\x18\x03 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12\x15\n\rcontinuations\x18\x04 \x03(\t\x12\x16\n\x0etoken_logprobs\x18\x05 \x01(\x08\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x08 \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\"o\n\x1aScoreContinuationsResponse\x12.\n\x06scores\x18\x01 \x03(\x0b\x32\x1e.pagewire.v1.ContinuationScore\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.Usage\"L\n\x11\x43ontinuationScore\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x16\n\x0etoken_logprobs\x18\x03 \x03(\x02\x32\xc0\x02\n\x0ePoolingService\x12>\n\x05\x45mbed\x12\x19.pagewire.v1.EmbedRequest\x1a\x1a.pagewire.v1.EmbedResponse\x12>\n\x05Score\x12\x19.pagewire.v1.ScoreRequest\x1a\x1a.pagewire.v1.ScoreResponse\x12G\n\x08\x43lassify\x12\x1c.pagewire.v1.ClassifyRequest\x1a\x1d.pagewire.v1.ClassifyResponse\x12\x65\n\x12ScoreContinuations\x12&.pagewire.v1.ScoreContinuationsRequest\x1a\'.pagewire.v1.ScoreContinuationsResponseB5\n\x0bpagewire.v1P\x01Z\x16pagewire/v1;pagewirev1\xaa\x02\x0bPagewire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagewire/v1/pooling.proto\x12\x0bpagewire.v1\x1a\x1cpagewire/v1/generation.proto\x1a\x18pagewire/v1/prompt.proto\"\xe8\x02\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.pagewire.v1.Prompt\x12\x17\n\ndimensions\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x11\n\traw_dtype\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x0e\n\x06tenant\x18\t \x01(\t\x12(\n\x05\x63\x61\x63he\x18\n \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\x12\x18\n\x0bprompt_name\x18\x0b \x01(\tH\x02\x88\x01\x01\x12(\n\x04kind\x18\x0c \x01(\x0e\x32\x1a.pagewire.v1.EmbeddingKindB\r\n\x0b_dimensionsB\x0c\n\n_normalizeB\x0e\n\x0c_prompt_name\"^\n\rEmbedResponse\x12*\n\nembeddings\x18\x01 \x03(\x0b\x32\x16.pagewire.v1.Embedding\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.Usage\"j\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12 \n\x03raw\x18\x02 \x01(\x0b\x32\x13.pagewire.v1.Tensor\x12\x18\n\x10truncated_tokens\x18\x03 \x01(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\"\x8d\x02\n\x0cScoreRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\"\n\x05query\x18\x03 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12&\n\tdocuments\x18\x04 \x03(\x0b\x32\x13.pagewire.v1.Prompt\x12\x12\n\x05top_n\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x08 \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\x12\x0f\n\x07\x61\x64\x61pter\x18\t \x01(\t\x12\x13\n\x0binstruction\x18\n \x01(\tB\x08\n\x06_top_n\"^\n\rScoreResponse\x12*\n\x06scores\x18\x01 \x03(\x0b\x32\x1a.pagewire.v1.DocumentScore\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.Usage\"-\n\rDocumentScore\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x02\"\xa5\x01\n\x0f\x43lassifyRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.pagewire.v1.Prompt\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x06 \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\"s\n\x10\x43lassifyResponse\x12,\n\x07results\x18\x01 \x03(\x0b\x32\x1b.pagewire.v1.Classification\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.pagewire.v1.Usage\"\'\n\x0e\x43lassification\x12\x15\n\rprobabilities\x18\x01 \x03(\x02\"\xde\x01\n\x19ScoreContinuationsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x06prompt\x18\x03 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12\x15\n\rcontinuations\x18\x04 \x03(\t\x12\x16\n\x0etoken_logprobs\x18\x05 \x01(\x08\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12(\n\x05\x63\x61\x63he\x18\x08 \x01(\x0b\x32\x19.pagewire.v1.CacheOptions\"o\n\x1aScoreContinuationsResponse\x12.\n\x06scores\x18\x01 \x03(\x0b\x32\x1e.pagewire.v1.ContinuationScore\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.Usage\"L\n\x11\x43ontinuationScore\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x16\n\x0etoken_logprobs\x18\x03 \x03(\x02*e\n\rEmbeddingKind\x12\x1e\n\x1a\x45MBEDDING_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45MBEDDING_KIND_TOKENS\x10\x01\x12\x19\n\x15\x45MBEDDING_KIND_SPARSE\x10\x02\x32\xc0\x02\n\x0ePoolingService\x12>\n\x05\x45mbed\x12\x19.pagewire.v1.EmbedRequest\x1a\x1a.pagewire.v1.EmbedResponse\x12>\n\x05Score\x12\x19.pagewire.v1.ScoreRequest\x1a\x1a.pagewire.v1.ScoreResponse\x12G\n\x08\x43lassify\x12\x1c.pagewire.v1.ClassifyRequest\x1a\x1d.pagewire.v1.ClassifyResponse\x12\x65\n\x12ScoreContinuations\x12&.pagewire.v1.ScoreContinuationsRequest\x1a\'.pagewire.v1.ScoreContinuationsResponseB5\n\x0bpagewire.v1P\x01Z\x16pagewire/v1;pagewirev1\xaa\x02\x0bPagewire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,30 +34,32 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagewire.v1.pooling_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013pagewire.v1P\001Z\026pagewire/v1;pagewirev1\252\002\013Pagewire.V1'
+  _globals['_EMBEDDINGKIND']._serialized_start=1822
+  _globals['_EMBEDDINGKIND']._serialized_end=1923
   _globals['_EMBEDREQUEST']._serialized_start=99
-  _globals['_EMBEDREQUEST']._serialized_end=417
-  _globals['_EMBEDRESPONSE']._serialized_start=419
-  _globals['_EMBEDRESPONSE']._serialized_end=513
-  _globals['_EMBEDDING']._serialized_start=515
-  _globals['_EMBEDDING']._serialized_end=602
-  _globals['_SCOREREQUEST']._serialized_start=605
-  _globals['_SCOREREQUEST']._serialized_end=874
-  _globals['_SCORERESPONSE']._serialized_start=876
-  _globals['_SCORERESPONSE']._serialized_end=970
-  _globals['_DOCUMENTSCORE']._serialized_start=972
-  _globals['_DOCUMENTSCORE']._serialized_end=1017
-  _globals['_CLASSIFYREQUEST']._serialized_start=1020
-  _globals['_CLASSIFYREQUEST']._serialized_end=1185
-  _globals['_CLASSIFYRESPONSE']._serialized_start=1187
-  _globals['_CLASSIFYRESPONSE']._serialized_end=1302
-  _globals['_CLASSIFICATION']._serialized_start=1304
-  _globals['_CLASSIFICATION']._serialized_end=1343
-  _globals['_SCORECONTINUATIONSREQUEST']._serialized_start=1346
-  _globals['_SCORECONTINUATIONSREQUEST']._serialized_end=1568
-  _globals['_SCORECONTINUATIONSRESPONSE']._serialized_start=1570
-  _globals['_SCORECONTINUATIONSRESPONSE']._serialized_end=1681
-  _globals['_CONTINUATIONSCORE']._serialized_start=1683
-  _globals['_CONTINUATIONSCORE']._serialized_end=1759
-  _globals['_POOLINGSERVICE']._serialized_start=1762
-  _globals['_POOLINGSERVICE']._serialized_end=2082
+  _globals['_EMBEDREQUEST']._serialized_end=459
+  _globals['_EMBEDRESPONSE']._serialized_start=461
+  _globals['_EMBEDRESPONSE']._serialized_end=555
+  _globals['_EMBEDDING']._serialized_start=557
+  _globals['_EMBEDDING']._serialized_end=663
+  _globals['_SCOREREQUEST']._serialized_start=666
+  _globals['_SCOREREQUEST']._serialized_end=935
+  _globals['_SCORERESPONSE']._serialized_start=937
+  _globals['_SCORERESPONSE']._serialized_end=1031
+  _globals['_DOCUMENTSCORE']._serialized_start=1033
+  _globals['_DOCUMENTSCORE']._serialized_end=1078
+  _globals['_CLASSIFYREQUEST']._serialized_start=1081
+  _globals['_CLASSIFYREQUEST']._serialized_end=1246
+  _globals['_CLASSIFYRESPONSE']._serialized_start=1248
+  _globals['_CLASSIFYRESPONSE']._serialized_end=1363
+  _globals['_CLASSIFICATION']._serialized_start=1365
+  _globals['_CLASSIFICATION']._serialized_end=1404
+  _globals['_SCORECONTINUATIONSREQUEST']._serialized_start=1407
+  _globals['_SCORECONTINUATIONSREQUEST']._serialized_end=1629
+  _globals['_SCORECONTINUATIONSRESPONSE']._serialized_start=1631
+  _globals['_SCORECONTINUATIONSRESPONSE']._serialized_end=1742
+  _globals['_CONTINUATIONSCORE']._serialized_start=1744
+  _globals['_CONTINUATIONSCORE']._serialized_end=1820
+  _globals['_POOLINGSERVICE']._serialized_start=1926
+  _globals['_POOLINGSERVICE']._serialized_end=2246
 # @@protoc_insertion_point(module_scope)

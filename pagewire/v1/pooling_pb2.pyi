@@ -1,6 +1,7 @@
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -8,8 +9,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class EmbeddingKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EMBEDDING_KIND_UNSPECIFIED: _ClassVar[EmbeddingKind]
+    EMBEDDING_KIND_TOKENS: _ClassVar[EmbeddingKind]
+    EMBEDDING_KIND_SPARSE: _ClassVar[EmbeddingKind]
+EMBEDDING_KIND_UNSPECIFIED: EmbeddingKind
+EMBEDDING_KIND_TOKENS: EmbeddingKind
+EMBEDDING_KIND_SPARSE: EmbeddingKind
+
 class EmbedRequest(_message.Message):
-    __slots__ = ("request_id", "model", "inputs", "dimensions", "normalize", "raw_dtype", "adapter", "priority", "tenant", "cache", "prompt_name")
+    __slots__ = ("request_id", "model", "inputs", "dimensions", "normalize", "raw_dtype", "adapter", "priority", "tenant", "cache", "prompt_name", "kind")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +31,7 @@ class EmbedRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     inputs: _containers.RepeatedCompositeFieldContainer[_prompt_pb2.Prompt]
@@ -32,7 +43,8 @@ class EmbedRequest(_message.Message):
     tenant: str
     cache: _generation_pb2.CacheOptions
     prompt_name: str
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., raw_dtype: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ..., prompt_name: _Optional[str] = ...) -> None: ...
+    kind: EmbeddingKind
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., raw_dtype: _Optional[str] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ..., prompt_name: _Optional[str] = ..., kind: _Optional[_Union[EmbeddingKind, str]] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings", "usage")
@@ -43,14 +55,16 @@ class EmbedResponse(_message.Message):
     def __init__(self, embeddings: _Optional[_Iterable[_Union[Embedding, _Mapping]]] = ..., usage: _Optional[_Union[_generation_pb2.Usage, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
-    __slots__ = ("values", "raw", "truncated_tokens")
+    __slots__ = ("values", "raw", "truncated_tokens", "token_ids")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedScalarFieldContainer[float]
     raw: _prompt_pb2.Tensor
     truncated_tokens: int
-    def __init__(self, values: _Optional[_Iterable[float]] = ..., raw: _Optional[_Union[_prompt_pb2.Tensor, _Mapping]] = ..., truncated_tokens: _Optional[int] = ...) -> None: ...
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., raw: _Optional[_Union[_prompt_pb2.Tensor, _Mapping]] = ..., truncated_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("request_id", "model", "query", "documents", "top_n", "priority", "tenant", "cache", "adapter", "instruction")

@@ -63,7 +63,8 @@ class PoolingServiceServicer(object):
 
     def Embed(self, request, context):
         """One vector per input, of a model whose checkpoint or server says how it pools: of the hidden states behind the
-        last norm, that of the last token or the mean of all.
+        last norm, that of the last token or the mean of all. On request a vector for each token, or weights of the
+        vocabulary.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -16,9 +16,9 @@ from frontend.validation.requests import (
     MAX_PARTS,
     MAX_PROMPTS,
     MAX_SCORED_BYTES,
-    MAX_VECTOR_VALUES,
 )
 from frontend.validation.rules import IDENTIFIER, MAX_COUNT, PRIORITY, Rule
+from pagewire.limits import MAX_VECTOR_VALUES
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
@@ -179,6 +179,7 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         ),
         "dimensions": Elsewhere("1 to Model.embedding_size", VALIDATION),
         "normalize": Kind.FREE,
+        "kind": Elsewhere("values of EmbeddingKind", VALIDATION),
         "raw_dtype": Elsewhere(", ".join(DTYPES), VALIDATION),
         "prompt_name": Elsewhere("names of Model.embedding_texts; with one, inputs are texts", TEXT_DEFAULTS),
         "priority": PRIORITY,
@@ -263,6 +264,7 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "ScoreRequest.top_n": "all",
     "EmbedRequest.dimensions": "all",
     "EmbedRequest.normalize": "the model's",
+    "EmbedRequest.kind": "one vector",
     "EmbedRequest.raw_dtype": "numbers, not raw elements",
     "EmbedRequest.prompt_name": "default_prompt_name of Model.embedding_texts",
     "GetKvPoolRequest.max_cells": "1024",

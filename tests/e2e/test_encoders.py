@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from pagewire import Client
+from pagewire import LLM, Client
 from pagewire.local_service import Service
 from pagewire.v1 import model_pb2
 from pagewire_client.errors import InvalidArgument
@@ -57,12 +57,16 @@ def expected(folder: Path, text: str) -> list[float]:
 def test_vectors_are_those_of_transformers_and_the_same_in_any_company(service: Service, folder: Path):
     with Client(service.address) as client:
         alone = [client.embed([text])[0] for text in TEXTS]
-        assert client.embed(TEXTS * 20) == alone * 20
+        tokens = [client.embed_tokens([text])[0] for text in TEXTS]
+        assert client.embed(TEXTS * 20) == alone * 20 and client.embed_tokens(TEXTS * 20) == tokens * 20
         (pid,) = services.processes(service.pid)["worker"]
         os.kill(pid, signal.SIGKILL)
-        assert client.embed(TEXTS) == alone
-    for text, vector in zip(TEXTS, alone, strict=True):
+        assert client.embed_tokens(TEXTS) == tokens and client.embed(TEXTS) == alone
+    for text, vector, found in zip(TEXTS, alone, tokens, strict=True):
         assert vector == pytest.approx(expected(folder, text), abs=1e-5)
+        assert found.token_ids == make_wordpiece(320).encode(text).ids
+        lengths = [sum(x * x for x in each) for each in found.vectors]
+        assert lengths == pytest.approx([1.0] * len(found.token_ids)) and len(found.vectors[0]) == len(vector)
 
 
 def test_what_is_refused(service: Service):
@@ -72,8 +76,35 @@ def test_what_is_refused(service: Service):
         with pytest.raises(InvalidArgument, match="does not generate: it is an encoder"):
             client.generate("Hello")
         with pytest.raises(InvalidArgument, match=r"inputs\[1\].* 101 tokens"):
-            client.embed(["z", "z" * 99])
-        assert len(client.embed(["z" * 98])[0]) == 48
+            client.embed(["z", [5] * 101])
+        assert client.embed(["z" * 98]) == client.embed(["z" * 99]), "a text is cut, as config.json says"
+        assert len(client.embed([[5] * 100])[0]) == 48
+
+
+def test_sparse_vectors_are_those_of_transformers_and_the_same_in_any_company(tmp_path: Path):
+    """Of a checkpoint that predicts masked tokens, through the death of a worker."""
+    torch.manual_seed(3)
+    base = make_checkpoint("bert", tmp_path / "base", max_position_embeddings=128)
+    model = AutoModelForMaskedLM.from_pretrained(base).eval()
+    torch.nn.init.normal_(model.cls.predictions.bias, std=0.3)
+    model.save_pretrained(tmp_path / "made")
+    make_wordpiece(320).save(str(tmp_path / "made" / "tokenizer.json"))
+    (tmp_path / "made" / "tokenizer_config.json").write_text("{}")
+    flags = {"pooling_type": "splade", "dtype": "float32", "num_blocks": 24, "max_deaths": 99}
+    with LLM(str(tmp_path / "made"), **flags) as llm, Client(llm.address) as client:
+        alone = [client.embed_sparse(text)[0] for text in TEXTS]
+        assert llm.embed_sparse(TEXTS * 20, progress=False) == alone * 20
+        (pid,) = services.processes(llm._service.pid)["worker"]
+        os.kill(pid, signal.SIGKILL)
+        assert llm.embed_sparse(TEXTS, progress=False) == alone
+        with pytest.raises(InvalidArgument, match="sparse vectors alone"):
+            client.embed(TEXTS)
+    for text, found in zip(TEXTS, alone, strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([make_wordpiece(320).encode(text).ids])).logits[0]
+        weights = torch.log1p(torch.relu(logits)).amax(0).tolist()
+        assert [found.get(token, 0.0) for token in range(len(weights))] == pytest.approx(weights, abs=1e-5)
+        assert 0 < len(found) < len(weights)
 
 
 QUERY = "what is a fox"

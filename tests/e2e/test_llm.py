@@ -109,6 +109,8 @@ def test_embeddings_survive_the_death_of_the_worker(llm: LLM):
     """It stops, and is killed in a step whose rows pool, while most inputs wait."""
     texts = [f"{number} bottles of beer on the wall, and one more" for number in range(100)]
     expected = llm.embed(texts, progress=False)
+    tokens = llm.embed_tokens(texts[:7], progress=False)
+    assert [each.vectors[-1] for each in tokens] == expected[:7]
     (before,) = services.processes(llm._service.pid)["worker"]
     os.kill(before, signal.SIGSTOP)
     assert llm.embed(texts, progress=False) == expected

@@ -160,7 +160,10 @@ def fake_score(position: int, token: int, options: generation_pb2.LogprobOptions
 
 
 def fake_vector(token_ids: Sequence[int], pooling: engine_pb2.Pooling) -> list[float]:
-    """The vector that the engine gives a prompt. Exact in float32."""
+    """The vector that the engine gives a prompt, or those of its tokens. Exact in float32."""
+    if pooling.type == engine_pb2.POOLING_TYPE_ALL:
+        of_one = engine_pb2.Pooling(type=1, dimensions=pooling.dimensions, normalize=pooling.normalize)
+        return [value for token in token_ids for value in fake_vector([token], of_one)]
     vector = [sum(token_ids) / 4, len(token_ids), -pooling.type, 0.5 * pooling.normalize, *token_ids[:4]]
     return (vector + [0.0] * EMBEDDING_SIZE)[: pooling.dimensions or len(pooling.token_ids) or EMBEDDING_SIZE]
 

@@ -6,7 +6,7 @@ import torch
 
 from frontend.errors import InvalidRequest
 from frontend.validation.requests import DTYPES
-from frontend.vectors import PACKED, as_dtype, write_vector
+from frontend.vectors import PACKED, as_dtype, write_vectors
 from pagewire.v1 import pooling_pb2
 from tests.logprob_columns import pack_f32
 
@@ -30,7 +30,7 @@ def test_signs_are_packed_as_sentence_transformers_packs_them():
         assert as_dtype(vector.tobytes(), "ubinary") == packed.tobytes()
         assert as_dtype(vector.tobytes(), "binary") == (packed - 128).astype(np.int8).tobytes()
     message = pooling_pb2.Embedding()
-    write_vector(values[0].tobytes(), "binary", message)
+    write_vectors(values[0].tobytes(), "binary", message)
     assert (message.raw.dtype, list(message.raw.shape), len(message.raw.data)) == ("int8", [8], 8)
 
 
@@ -42,8 +42,11 @@ def test_a_value_that_float16_does_not_hold():
 
 def test_numbers_or_raw_elements():
     numbers, raw = pooling_pb2.Embedding(), pooling_pb2.Embedding()
-    write_vector(pack_f32([1.5, -2]), "", numbers)
-    write_vector(pack_f32([1.5, -2]), "bfloat16", raw)
+    write_vectors(pack_f32([1.5, -2]), "", numbers)
+    write_vectors(pack_f32([1.5, -2]), "bfloat16", raw)
     assert list(numbers.values) == [1.5, -2] and not numbers.HasField("raw")
     assert not raw.values and raw.raw.dtype == "bfloat16" and list(raw.raw.shape) == [2]
     assert raw.raw.data == bytes([0xC0, 0x3F, 0x00, 0xC0])
+    tokens = pooling_pb2.Embedding()
+    write_vectors(pack_f32([1.5, -2]), "float32", tokens, [7, 8])
+    assert list(tokens.raw.shape) == [2, 1] and list(tokens.token_ids) == [7, 8]

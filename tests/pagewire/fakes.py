@@ -97,6 +97,9 @@ class FakeService(
         if request.raw_dtype:
             dtype = "uint8" if request.raw_dtype == "ubinary" else "int8"
             vectors = [pooling_pb2.Embedding(raw={"dtype": dtype, "data": b"\x80\x7f"})]
+        if request.kind:
+            for vector in vectors:
+                vector.token_ids.extend([7, 8])
         return pooling_pb2.EmbedResponse(embeddings=vectors)
 
     def ListModels(self, request, context):

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from pagewire.checkpoints.heads import VOCABULARY, vocabulary_head
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
     POOLING_TYPE_CLS,
     POOLING_TYPE_LAST,
     POOLING_TYPE_MAX,
@@ -19,7 +22,7 @@ from pagewire.internal.v1.engine_pb2 import (
 )
 from tests.worker.fakes import Driver
 
-KINDS = POOLING_TYPE_CLS, POOLING_TYPE_LAST, POOLING_TYPE_MAX, POOLING_TYPE_MEAN
+KINDS = POOLING_TYPE_CLS, POOLING_TYPE_LAST, POOLING_TYPE_MAX, POOLING_TYPE_MEAN, POOLING_TYPE_ALL
 PROMPTS = [
     [3 + (7 * row + 5 * place) % 300 for place in range(length)]
     for row, length in enumerate((1, 2, 9, 10, 31, 100))
@@ -76,6 +79,7 @@ def test_vectors_are_those_of_transformers(checkpoint: Callable[..., Path], vari
         POOLING_TYPE_LAST: [each[-1] for each in states],
         POOLING_TYPE_MAX: [each.amax(0) for each in states],
         POOLING_TYPE_MEAN: [each.mean(0) for each in states],
+        POOLING_TYPE_ALL: [each.flatten() for each in states],
     }
     for kind, wanted in expected.items():
         for found, vector in zip(vectors(driver, kind), wanted, strict=True):
@@ -104,6 +108,88 @@ def test_what_predicts_masked_tokens_is_left_out(
     assert "ForMaskedLM" in (tmp_path / "config.json").read_text()
     found = [vectors(Driver(each, record=False, dtype="float32"), KINDS[0]) for each in (folder, tmp_path)]
     assert found[0] == found[1]
+
+
+def test_old_names_of_norms(checkpoint: Callable[..., Path], tmp_path: Path):
+    """As BERT's first checkpoints have them."""
+    folder = checkpoint("bert")
+    AutoModelForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    kinds = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    old = {}
+    for name, value in tensors.items():
+        for new, before in kinds.items():
+            name = name.replace(new, before)
+        old[name] = value
+    assert sum(name.endswith("gamma") for name in old) > 3
+    save_file(old, tmp_path / "model.safetensors", {"format": "pt"})
+    found = [vectors(Driver(each, record=False, dtype="float32"), KINDS[0]) for each in (folder, tmp_path)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("bert", {"hidden_size": 64}),
+        ("bert", {}),
+        ("roberta", {"hidden_size": 64}),
+        ("xlm_roberta", {"hidden_size": 64}),
+        ("modern_bert", {"hidden_size": 64}),
+        ("modern_bert", {"hidden_size": 64, "norm_bias": True, "classifier_bias": True}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_of_the_vocabulary(
+    checkpoint: Callable[..., Path], tmp_path: Path, family: str, fields: dict[str, Any], dtype: str
+):
+    """Those of transformers' logits, with the same bits alone and among others."""
+    torch.manual_seed(3)
+    model = AutoModelForMaskedLM.from_pretrained(
+        checkpoint(family, **fields), dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    for name, parameter in model.named_parameters():
+        if name.startswith(("cls.", "lm_head.", "head.", "decoder.")):  # the matrix is the embedding
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path)
+    driver = Driver(tmp_path, record=False, dtype=dtype, block_size=16)
+    assert list(driver.ready.model.head_sizes) == [0, 0, model.config.vocab_size]
+    pooling = Pooling(type=POOLING_TYPE_MAX, head=VOCABULARY)
+
+    def weights(prompts: list[list[int]]) -> list[list[float]]:
+        rows = [driver.add(prompt, 1, pooling=pooling)[0] for prompt in prompts]
+        driver.run()
+        return [row.vector for row in rows]
+
+    alone = [weights([prompt])[0] for prompt in PROMPTS]
+    assert weights(PROMPTS) == alone and weights(PROMPTS[::-1]) == alone[::-1]
+    for prompt, found in zip(PROMPTS, alone, strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt])).logits[0]
+        expected = torch.log1p(torch.relu(logits)).amax(0).numpy()
+        assert expected.max() > 0.1 and (expected == 0).any()
+        assert np.abs(np.array(found) - expected).max() < (1e-5 if dtype == "float32" else 0.1)
+
+
+def test_sparse_vectors_of_a_step_that_no_message_holds(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+):
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint("bert"))
+    model.save_pretrained(tmp_path)
+    monkeypatch.setattr("worker.pooling.heads.MAX_STEP_BYTES", 4 * model.config.vocab_size * 3)
+    caplog.set_level("INFO")
+    for rows, sizes in ((3, [0, 0, model.config.vocab_size]), (4, [])):
+        driver = Driver(tmp_path, record=False, dtype="float32", max_num_seqs=rows)
+        assert list(driver.ready.model.head_sizes) == sizes
+    assert "--max-num-seqs 3 would do" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "field", [{"tie_word_embeddings": False}, {"hidden_act": "relu"}, {"architectures": ["BertModel"]}]
+)
+def test_heads_of_the_vocabulary_that_are_not_known(field: dict[str, object]):
+    config = {"architectures": ["BertForMaskedLM"], "hidden_act": "gelu"}
+    assert vocabulary_head(config) is not None and vocabulary_head(config | field) is None
 
 
 def test_positions_that_the_padding_token_leaves_none_of(checkpoint: Callable[..., Path]):

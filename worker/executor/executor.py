@@ -34,7 +34,7 @@ from worker.executor.pending_step import PendingStep
 from worker.grammar.matcher import Matcher
 from worker.loop import never
 from worker.pooling.rows import PoolRows
-from worker.pooling.stages import Head
+from worker.pooling.stages import AnyHead
 from worker.sampling.logprobs.messages import LogprobRequests
 from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
@@ -145,7 +145,7 @@ class StepExecutor(Generic[B]):
         max_num_batched_tokens: int,
         speculator: Speculator | None = None,
         adapters: AdapterLoader | None = None,
-        heads: Mapping[int, Head] = MappingProxyType({}),
+        heads: Mapping[int, AnyHead] = MappingProxyType({}),
     ) -> None:
         """speculator: drafts, for a backend that knows tokens at launch. None: nothing is drafted. adapters:
         loads them; None: none can be loaded (ModelFacts.adapters_caveat). heads: of rows that pool, by

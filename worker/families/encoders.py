@@ -5,6 +5,7 @@ BERT, RoBERTa    norms behind the sum with each part of a block, learned positio
 ModernBERT       norms before the parts but the first one, rotary positions, windows in most layers, no biases
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -97,44 +98,41 @@ def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]
     return found
 
 
-def _names(prefix: str, head: str) -> dict[str, tuple[str, ...]]:
-    block, attention = f"{prefix}.encoder.layer.{{layer}}", f"{prefix}.encoder.layer.{{layer}}.attention"
-    return {
-        "embedding": (f"{prefix}.embeddings.word_embeddings",),
-        "positions": (f"{prefix}.embeddings.position_embeddings",),
-        "token_types": (f"{prefix}.embeddings.token_type_embeddings",),
-        "embedding_norm": (f"{prefix}.embeddings.LayerNorm",),
-        "blocks.{layer}.attention.qkv": tuple(
-            f"{attention}.self.{part}" for part in ("query", "key", "value")
-        ),
-        "blocks.{layer}.attention.output": (f"{attention}.output.dense",),
-        "blocks.{layer}.attention_norm": (f"{attention}.output.LayerNorm",),
-        "blocks.{layer}.mlp.up": (f"{block}.intermediate.dense",),
-        "blocks.{layer}.mlp.down": (f"{block}.output.dense",),
-        "blocks.{layer}.mlp_norm": (f"{block}.output.LayerNorm",),
-        "head": (head,),
-    }
-
-
 _OF_HEADS = "sentence_transformers", "sbert_ce_default_activation_function"
-_HARMLESS = ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", *_OF_HEADS)
-_ONLY = {"position_embedding_type": "absolute", "is_decoder": False}
-BERT = DecoderFamily(
-    read=read_bert_config,
-    names=_names("bert", "cls.predictions.decoder"),
-    optional_prefix="bert.",
-    unused=r"(bert\.)?pooler\..+|(bert\.)?embeddings\.position_ids|cls\..+|classifier\..+",
-    harmless=_HARMLESS,
-    only=_ONLY,
-)
-ROBERTA = DecoderFamily(
-    read=read_roberta_config,
-    names=_names("roberta", "lm_head.decoder"),
-    optional_prefix="roberta.",
-    unused=r"(roberta\.)?pooler\..+|(roberta\.)?embeddings\.position_ids|lm_head\..+|classifier\..+",
-    harmless=_HARMLESS,
-    only=_ONLY,
-)
+
+
+def _family(
+    prefix: str, read: Callable[[Fields, dict[str, Any]], EncoderConfig], predictions: str
+) -> DecoderFamily:
+    """Returns BERT, or what has its parts and names. prefix: of the encoder's tensors. predictions: that of
+    what predicts tokens, which is not a part of the model."""
+    block, attention = f"{prefix}.encoder.layer.{{layer}}", f"{prefix}.encoder.layer.{{layer}}.attention"
+    return DecoderFamily(
+        read=read,
+        names={
+            "embedding": (f"{prefix}.embeddings.word_embeddings",),
+            "positions": (f"{prefix}.embeddings.position_embeddings",),
+            "token_types": (f"{prefix}.embeddings.token_type_embeddings",),
+            "embedding_norm": (f"{prefix}.embeddings.LayerNorm",),
+            "blocks.{layer}.attention.qkv": tuple(
+                f"{attention}.self.{part}" for part in ("query", "key", "value")
+            ),
+            "blocks.{layer}.attention.output": (f"{attention}.output.dense",),
+            "blocks.{layer}.attention_norm": (f"{attention}.output.LayerNorm",),
+            "blocks.{layer}.mlp.up": (f"{block}.intermediate.dense",),
+            "blocks.{layer}.mlp.down": (f"{block}.output.dense",),
+            "blocks.{layer}.mlp_norm": (f"{block}.output.LayerNorm",),
+            "head": (f"{predictions}.decoder",),
+        },
+        optional_prefix=f"{prefix}.",
+        unused=rf"({prefix}\.)?(pooler\..+|embeddings\.position_ids)|(cls|lm_head|classifier)\..+",
+        harmless=("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", *_OF_HEADS),
+        only={"position_embedding_type": "absolute", "is_decoder": False},
+    )
+
+
+BERT = _family("bert", read_bert_config, "cls.predictions")
+ROBERTA = _family("roberta", read_roberta_config, "lm_head")
 MODERN_BERT = DecoderFamily(
     read=read_modern_bert_config,
     names={

@@ -29,6 +29,7 @@ from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
+from worker.pooling.vectors import Floats
 from worker.sampling.sampler import Sampler
 from worker.speculation.models.draft_model import read_draft_model
 from worker.speculation.models.head import read_head
@@ -160,8 +161,15 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
         most_tokens = plan.initialize.max_num_batched_tokens
         loader = adapters.store if model.target_modules else None
-        heads = read_heads(plan.initialize, plan.config.state_size)
+        heads = read_heads(plan.initialize, plan.config.state_size, self._logits)
         return StepExecutor(rows, backend, most_tokens, speculator, loader, heads)
+
+    def _logits(self, states: Floats) -> Floats:
+        """Returns the logits [N, V] of the embedding for states [N, E], which need not be the model's."""
+        with torch.inference_mode():
+            found = self.computing.model.logits(torch.from_numpy(states).to(self.computing.dtype))
+            logits: Floats = found.float().numpy()
+            return logits
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()

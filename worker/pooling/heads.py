@@ -1,10 +1,11 @@
 """Heads: what a pooled vector goes through before a client gets it (pagewire.checkpoints.heads)."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,23 +13,29 @@ from pagewire.checkpoints.files import config_overrides, read_object
 from pagewire.checkpoints.heads import (
     CLASSIFIER,
     DENSE,
+    VOCABULARY,
     WHAT,
-    ClassifierModule,
     DenseModule,
+    HeadModule,
     classifier_modules,
     read_classes,
     read_dense,
+    vocabulary_head,
 )
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
-from worker.pooling.stages import Head, Stage, StageNorm
+from pagewire.ipc.transport import MAX_MESSAGE_BYTES
+from worker.pooling.stages import AnyHead, Head, SparseHead, Stage, StageNorm
+from worker.pooling.vectors import Floats
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.loader import DUMMY_STD, read_finite
 from worker.weights.open import open_checkpoint
 from worker.weights.source import TensorSource
 
 logger = logging.getLogger(__name__)
+MAX_STEP_BYTES = MAX_MESSAGE_BYTES // 2
+"""Of the sparse vectors of all rows of a step, which are in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +60,62 @@ class _Tensors:
         return values
 
 
-def read_heads(initialize: worker_pb2.Initialize, size: int) -> Mapping[int, Head]:
-    """Returns the heads of a checkpoint by their numbers. size: elements of a hidden state. Raises
-    StartupError."""
+def read_heads(
+    initialize: worker_pb2.Initialize, size: int, logits: Callable[[Floats], Floats] | None = None
+) -> Mapping[int, AnyHead]:
+    """Returns the heads of a checkpoint by their numbers. size: elements of a hidden state. logits: of
+    SparseHead; None: there is none. Raises StartupError."""
     folder = Path(initialize.model_path)
     if is_gguf(folder):
         return {}
-    found = {DENSE: _read_dense(initialize, size), CLASSIFIER: _read_classifier(initialize, size)}
+    found = {
+        DENSE: _read_dense(initialize, size),
+        CLASSIFIER: _read_classifier(initialize, size),
+        VOCABULARY: None if logits is None else _read_vocabulary(initialize, size, logits),
+    }
     return {number: head for number, head in found.items() if head is not None}
 
 
-def _read_classifier(initialize: worker_pb2.Initialize, size: int) -> Head | None:
+def _read_config(initialize: worker_pb2.Initialize) -> dict[str, Any]:
+    config = read_object(Path(initialize.model_path), "config.json", WHAT) or {}
+    return config | config_overrides(initialize.config_overrides)
+
+
+def _read_vocabulary(
+    initialize: worker_pb2.Initialize, size: int, logits: Callable[[Floats], Floats]
+) -> SparseHead | None:
+    """Returns what predicts masked tokens. Checkpoints may lack it: few are for sparse vectors."""
+    config = _read_config(initialize)
+    head, vocab_size = vocabulary_head(config), config.get("vocab_size")
+    if head is None or not isinstance(vocab_size, int):
+        return None
+    if (most := MAX_STEP_BYTES // (4 * vocab_size)) < initialize.max_num_seqs:
+        logger.info("no sparse vectors: those of a step would not fit; --max-num-seqs %d would do", most)
+        return None
     folder = Path(initialize.model_path)
-    config = read_object(folder, "config.json", WHAT) or {}
-    config |= config_overrides(initialize.config_overrides)
+    with nullcontext() if initialize.load_format == "dummy" else open_checkpoint(folder) as source:
+        if source is not None and head.bias not in source:
+            logger.info("the checkpoint has no tensor %s, and no sparse vectors", head.bias)
+            return None
+        tensors = _Tensors(source, initialize.seed)
+        return SparseHead(
+            _stage(tensors, head.transform, size, size), logits, tensors.read(head.bias, vocab_size)
+        )
+
+
+def _read_classifier(initialize: worker_pb2.Initialize, size: int) -> Head | None:
+    folder, config = Path(initialize.model_path), _read_config(initialize)
     classes = read_classes(config)
     if classes is None:
         return None
     *inner, last = classifier_modules(config)
     with nullcontext() if initialize.load_format == "dummy" else open_checkpoint(folder) as source:
         tensors = _Tensors(source, initialize.seed)
-        stages = [_classifier_stage(tensors, module, size, size) for module in inner]
-        return Head((*stages, _classifier_stage(tensors, last, len(classes.labels), size)))
+        stages = [_stage(tensors, module, size, size) for module in inner]
+        return Head((*stages, _stage(tensors, last, len(classes.labels), size)))
 
 
-def _classifier_stage(tensors: _Tensors, module: ClassifierModule, outputs: int, inputs: int) -> Stage:
+def _stage(tensors: _Tensors, module: HeadModule, outputs: int, inputs: int) -> Stage:
     norm = None
     if module.norm:
         bias = tensors.read(f"{module.norm}.bias", outputs) if module.norm_bias else None

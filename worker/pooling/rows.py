@@ -15,7 +15,7 @@ import numpy.typing as npt
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.pooling.running import RUNNING, Running
-from worker.pooling.stages import Head
+from worker.pooling.stages import AnyHead, SparseHead
 from worker.pooling.vectors import Floats, HiddenStates, States, finish
 from worker.step.plan_reader import Step
 from worker.step.rows import require
@@ -27,9 +27,14 @@ class PooledRow:
 
     options: engine_pb2.Pooling
     running: Running | None
-    head: Head | None = None
+    head: AnyHead | None = None
     next: int = 0
     """With `running`: position of the next state to read."""
+
+    def add(self, states: Floats) -> None:
+        """Pools the next states of the row [N, E]."""
+        assert self.running is not None
+        self.running.add(self.head.largest(states) if isinstance(self.head, SparseHead) else states)
 
 
 @dataclass(slots=True)
@@ -37,30 +42,32 @@ class PooledStep:
     """What one step reads for rows that pool; vectors() is called once the step is done, step after step."""
 
     mask: npt.NDArray[np.bool_]  # [A] entries of sample_rows that pool
-    _reads: list[tuple[Running, States]] = field(default_factory=list)
+    _reads: list[tuple[PooledRow, States]] = field(default_factory=list)
     _rows: list[PooledRow] = field(default_factory=list)  # of the entries in the mask
     _last_states: States | None = None  # [N, E] of those among them whose last is pooled
     _chosen_logits: States | None = None  # [N, C] of those among them that read logits
 
     def vectors(self) -> list[tuple[int, Floats | None]]:
-        """Returns each entry that pools and its vector [D]; None: it is not finite."""
-        for running, states in self._reads:
-            running.add(states())
+        """Returns each entry that pools and its vectors [M, D], one or those of all tokens; None: one is not
+        finite."""
+        for row, states in self._reads:
+            row.add(states())
         last = iter(self._last_states() if self._last_states is not None else ())
         chosen = iter(self._chosen_logits() if self._chosen_logits is not None else ())
         vectors: list[Floats] = []
-        behind: defaultdict[Head, list[int]] = defaultdict(list)
+        behind: defaultdict[AnyHead, list[int]] = defaultdict(list)
         for place, row in enumerate(self._rows):
             if row.options.token_ids:
-                vectors.append(next(chosen)[: len(row.options.token_ids)])
+                vectors.append(next(chosen)[None, : len(row.options.token_ids)])
             else:
-                vectors.append(next(last) if row.running is None else row.running.value())
+                vectors.append(next(last)[None] if row.running is None else row.running.value())
             if row.head is not None:
                 behind[row.head].append(place)
         for head, places in behind.items():
-            made = head(np.stack([vectors[place] for place in places]))
-            for place, vector in zip(places, made, strict=True):
-                vectors[place] = vector
+            ends = np.cumsum([len(vectors[place]) for place in places])
+            made = np.split(head(np.concatenate([vectors[place] for place in places])), ends[:-1])
+            for place, found in zip(places, made, strict=True):
+                vectors[place] = found
         entries = np.flatnonzero(self.mask).tolist()
         options = [row.options for row in self._rows]
         return list(zip(entries, map(finish, vectors, options), strict=True))
@@ -69,7 +76,7 @@ class PooledStep:
 class PoolRows:
     """The rows that pool. A worker.step.plan_reader.RowFeature."""
 
-    def __init__(self, heads: Mapping[int, Head]) -> None:
+    def __init__(self, heads: Mapping[int, AnyHead]) -> None:
         """heads: by Pooling.head."""
         self._heads = heads
         self._rows: dict[int, PooledRow] = {}
@@ -88,6 +95,8 @@ class PoolRows:
         require(kind == engine_pb2.POOLING_TYPE_LAST or kind in RUNNING, f"pooling type {kind}")
         require(not head or head in self._heads, f"row {row} needs head {head}")
         require(not output_ids, f"row {row} pools and has output")
+        pools_logits = isinstance(self._heads.get(head), SparseHead)
+        require(not pools_logits or kind == engine_pb2.POOLING_TYPE_MAX, f"row {row} pools logits by {kind}")
         is_plain = kind == engine_pb2.POOLING_TYPE_LAST and not head
         require(is_plain or not new.pooling.token_ids, f"row {row} pools logits, and more")
         options = engine_pb2.Pooling()
@@ -122,7 +131,7 @@ class PoolRows:
                 count = int(step.counts[entry])
                 require(int(step.starts[entry]) == its.next, f"row {row} leaves out states that it pools")
                 its.next += count
-                pooled._reads.append((its.running, outputs.row_states(entry, count)))
+                pooled._reads.append((its, outputs.row_states(entry, count)))
         entries = np.flatnonzero(pooled.mask)
         pooled._rows = [self._rows[row] for row in step.sample_rows[entries].tolist()]
         first, last, chosen = _first_logits(step)[entries], [], []

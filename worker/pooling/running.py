@@ -5,10 +5,13 @@ is cut into steps.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
     POOLING_TYPE_CLS,
     POOLING_TYPE_MAX,
     POOLING_TYPE_MEAN,
@@ -18,8 +21,33 @@ from pagewire.internal.v1.engine_pb2 import (
 from worker.pooling.vectors import Floats
 
 
-class Running(ABC):
-    """Pools the states so far. count: of them."""
+class Running(Protocol):
+    """Pools the states so far."""
+
+    def add(self, states: Floats) -> None:
+        """Adds the next states of the row [N, E]."""
+
+    def value(self) -> Floats:
+        """Returns the pooled states [M, E] of all so far, of which there is at least one."""
+
+
+class RunningAll:
+    """Every state."""
+
+    def __init__(self) -> None:
+        self._parts: list[Floats] = []
+
+    def add(self, states: Floats) -> None:
+        """Adds the next states of the row [N, E]."""
+        self._parts.append(states)
+
+    def value(self) -> Floats:
+        """Returns all states [M, E] so far."""
+        return np.concatenate(self._parts)
+
+
+class RunningOne(ABC):
+    """Pools to one state. count: of the states so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -32,9 +60,12 @@ class Running(ABC):
             self.count += 1
 
     def value(self) -> Floats:
-        """Returns the pooled state [E] of all so far, of which there is at least one."""
+        """Returns the pooled state [1, E] of all so far, of which there is at least one."""
         assert self._pooled is not None
-        return self._pooled
+        return self._end(self._pooled)[None]
+
+    def _end(self, pooled: Floats) -> Floats:
+        return pooled
 
     def _begin(self, state: Floats) -> Floats:
         return state.copy()
@@ -44,21 +75,21 @@ class Running(ABC):
         """Returns `pooled` with one more state; may change it."""
 
 
-class RunningFirst(Running):
+class RunningFirst(RunningOne):
     """The state of the first token."""
 
     def _next(self, pooled: Floats, state: Floats) -> Floats:
         return pooled
 
 
-class RunningMax(Running):
+class RunningMax(RunningOne):
     """The largest value of each element. A NaN stays."""
 
     def _next(self, pooled: Floats, state: Floats) -> Floats:
         return np.maximum(pooled, state, out=pooled)
 
 
-class RunningMean(Running):
+class RunningMean(RunningOne):
     """The mean of all."""
 
     def _begin(self, state: Floats) -> Floats:
@@ -68,22 +99,23 @@ class RunningMean(Running):
         pooled += state
         return pooled
 
-    def value(self) -> Floats:
-        return super().value() / np.float32(self.count)
+    def _end(self, pooled: Floats) -> Floats:
+        return pooled / np.float32(self.count)
 
 
-class RunningWeightedMean(Running):
+class RunningWeightedMean(RunningOne):
     """The mean of all, those of position p with the weight p + 1."""
 
     def _next(self, pooled: Floats, state: Floats) -> Floats:
         pooled += state * np.float32(self.count + 1)
         return pooled
 
-    def value(self) -> Floats:
-        return super().value() / np.float32(self.count * (self.count + 1) // 2)
+    def _end(self, pooled: Floats) -> Floats:
+        return pooled / np.float32(self.count * (self.count + 1) // 2)
 
 
-RUNNING: dict[PoolingType, type[Running]] = {
+RUNNING: dict[PoolingType, Callable[[], Running]] = {
+    POOLING_TYPE_ALL: RunningAll,
     POOLING_TYPE_MEAN: RunningMean,
     POOLING_TYPE_CLS: RunningFirst,
     POOLING_TYPE_MAX: RunningMax,

@@ -21,6 +21,8 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
 depend on the instruction set."""
 
 
+LOGITS_AT_ONCE = 32
+"""Positions of an input whose logits are held at once: 32 MB for 250,000 tokens."""
 BLOCK = 1 << 16
 """Elements of a weight that are multiplied at once: these and their products stay in a core's cache."""
 
@@ -88,3 +90,36 @@ class Head:
         for stage in self.stages:
             x = stage(x)
         return x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseHead:
+    """Weights of the vocabulary (SPLADE, https://arxiv.org/abs/2109.10086): log(1 + max(0, x)), where x is a
+    token's largest logit over all positions. That grows with x: the largest logits are pooled.
+
+    logits: [N, E] -> [N, V], without the bias; each row has the bits that it has alone. bias: [V].
+    """
+
+    transform: Stage
+    logits: Callable[[Floats], Floats]
+    bias: Floats
+
+    @property
+    def size(self) -> int:
+        """Elements of what it returns."""
+        return len(self.bias)
+
+    def largest(self, states: Floats) -> Floats:
+        """Returns the largest logits [1, V] of states [N, E]; NaN where one is."""
+        parts = (states[start : start + LOGITS_AT_ONCE] for start in range(0, len(states), LOGITS_AT_ONCE))
+        largest = [(self.logits(self.transform(part)) + self.bias).max(axis=0) for part in parts]
+        pooled: Floats = np.maximum.reduce(largest)
+        return pooled[None]
+
+    def __call__(self, x: Floats) -> Floats:
+        """[M, V] -> [M, V], the weights of the largest logits."""
+        weights: Floats = np.log1p(np.maximum(x, 0).astype(np.float64)).astype(np.float32)
+        return weights
+
+
+AnyHead = Head | SparseHead

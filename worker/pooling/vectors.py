@@ -28,18 +28,18 @@ class HiddenStates(Protocol):
         pass
 
 
-def finish(vector: Floats, options: engine_pb2.Pooling) -> Floats | None:
-    """Returns the leading elements [D] of a vector [E], of unit length if so requested; None: a value is not
-    finite.
+def finish(vectors: Floats, options: engine_pb2.Pooling) -> Floats | None:
+    """Returns the leading elements [M, D] of vectors [M, E], of unit length if so requested; None: a value is
+    not finite.
 
     The length is a correctly rounded sum, so that it depends on no order of summation. A vector of zeros has
     no direction and stays as it is.
     """
-    vector = vector[: options.dimensions] if options.dimensions else vector
-    if not np.isfinite(vector).all():
+    vectors = vectors[:, : options.dimensions] if options.dimensions else vectors
+    if not np.isfinite(vectors).all():
         return None
-    if options.normalize:
-        length = math.sqrt(math.fsum(np.square(vector, dtype=np.float64).tolist()))
-        if length:
-            vector = (vector / length).astype(np.float32)
-    return vector
+    if not options.normalize:
+        return vectors
+    lengths = [math.sqrt(math.fsum(np.square(each, dtype=np.float64).tolist())) for each in vectors]
+    divisors = np.array([length or 1.0 for length in lengths], np.float32)
+    return vectors / divisors[:, None]

@@ -2,6 +2,7 @@
 for. Checkpoints in pickle form (pytorch_model.bin) are never read."""
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,9 @@ from worker.weights.source import WHAT, TensorSource
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
+_OLD_KINDS = {"gamma": "weight", "beta": "bias"}
+_OLD_NORM = re.compile(r"(?<=\.)LayerNorm\.(gamma|beta)$")
+"""Names in checkpoints that were converted from the TensorFlow of BERT."""
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -28,6 +32,7 @@ class Checkpoint(TensorSource):
         self._folder = folder
         self._stack = ExitStack()
         self._files: dict[str, Any] = {}  # tensor -> open file
+        self._stored: dict[str, str] = {}  # tensor -> its name in the file
         self._names: dict[str, str] = {}  # tensor -> file name, for messages
 
     def __enter__(self) -> "Checkpoint":
@@ -57,10 +62,10 @@ class Checkpoint(TensorSource):
         return self._names[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
+        return tuple(self._slice(name).get_shape())
 
     def dtype(self, name: str) -> torch.dtype:
-        kind = self._files[name].get_slice(name).get_dtype()
+        kind = self._slice(name).get_dtype()
         if kind not in FLOATS:
             raise StartupError(
                 WHAT,
@@ -71,7 +76,7 @@ class Checkpoint(TensorSource):
 
     def kind(self, name: str) -> str:
         """Returns the name that safetensors gives a tensor's type, such as "BF16" or "I32"."""
-        kind: str = self._files[name].get_slice(name).get_dtype()
+        kind: str = self._slice(name).get_dtype()
         return kind
 
     def num_bytes(self, name: str) -> int:
@@ -80,10 +85,13 @@ class Checkpoint(TensorSource):
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
         try:
-            tensor: torch.Tensor = self._files[name].get_slice(name)[part or ...]
+            tensor: torch.Tensor = self._slice(name)[part or ...]
         except (SafetensorError, OSError) as error:
             raise StartupError(WHAT, f"tensor {name} in {self._names[name]}: {error}") from error
         return tensor
+
+    def _slice(self, name: str) -> Any:
+        return self._files[name].get_slice(self._stored[name])
 
     def _open(
         self, file_name: str, expected: list[str] | None, indexed: Mapping[str, str] = MappingProxyType({})
@@ -103,12 +111,13 @@ class Checkpoint(TensorSource):
         for name in expected or ():
             if name not in held:
                 raise StartupError(WHAT, f"{INDEX_FILE} promises tensor {name} in {file_name}: not there")
-        for name in held:
-            if indexed.get(name, file_name) != file_name:
+        for stored in held:
+            if indexed.get(stored, file_name) != file_name:
                 continue
+            name = _OLD_NORM.sub(lambda match: f"LayerNorm.{_OLD_KINDS[match[1]]}", stored)
             if name in self._files:
                 raise StartupError(WHAT, f"tensor {name} is in {self._names[name]} and in {file_name}")
-            self._files[name], self._names[name] = file, file_name
+            self._files[name], self._names[name], self._stored[name] = file, file_name, stored
 
 
 def _read_index(index: dict[str, Any]) -> dict[str, list[str]]:

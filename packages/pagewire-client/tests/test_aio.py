@@ -10,6 +10,8 @@ from google.rpc import error_details_pb2
 
 from pagewire import AsyncClient, Client
 from pagewire.v1 import admin_pb2
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE
+from pagewire_client.embeddings import TokenVectors
 from pagewire_client.errors import (
     DeadlineExceeded,
     InternalError,
@@ -331,6 +333,20 @@ def test_embeddings(client: Client, service: fakes.FakeService):
     assert service.requests[-1].prompt_name == "query" and service.requests[-2].HasField("prompt_name")
     with pytest.raises(TypeError):
         client.embed(b"bytes")  # type: ignore[arg-type]
+
+
+def test_sparse_vectors(client: Client, service: fakes.FakeService):
+    assert client.embed_sparse(["a", "b"], normalize=True) == [{7: 0, 8: 0.5}, {7: 1, 8: 0.5}]
+    (request,) = service.requests
+    assert request.normalize and request.kind == EMBEDDING_KIND_SPARSE
+
+
+def test_vectors_of_tokens(client: Client, service: fakes.FakeService):
+    found = client.embed_tokens(["a", "b"], dimensions=1, prompt_name="query")
+    assert found == [TokenVectors([7, 8], [[0], [0.5]]), TokenVectors([7, 8], [[1], [0.5]])]
+    (request,) = service.requests
+    assert (request.dimensions, request.prompt_name, request.inputs[1].text) == (1, "query", "b")
+    assert client.embed_tokens("a", precision="binary") == [TokenVectors([7, 8], [[-128], [127]])]
 
 
 def test_classes(client: Client, service: fakes.FakeService):

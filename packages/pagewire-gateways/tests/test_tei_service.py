@@ -14,11 +14,18 @@ from frontend.auth.authenticator import Access, access_of
 from frontend.auth.tokens import digest_of
 from frontend.rpc.interceptors.admission import _CALLS, _STREAMS
 from frontend.streams.classifier import activated
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    Pooling,
+)
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.servicer import SERVICES
+from tests.frontend import fakes
 from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
@@ -420,6 +427,8 @@ async def test_labels_of_a_text(tmp_path):
         assert answer.metadata.compute_tokens == 2 and answer.metadata.inference_time_ns > 0
         same = await predict.PredictPair(tei_pb2.PredictPairRequest(inputs=["a"]))
         assert same.predictions == answer.predictions
+        plain = await predict.Predict(tei_pb2.PredictRequest(inputs="a", raw_scores=True))
+        assert [each.score for each in plain.predictions] == sorted(logits, reverse=True)
         found, error = await collect(
             predict.PredictStream(each_of(*(tei_pb2.PredictRequest(inputs=each) for each in "ab")))
         )
@@ -427,7 +436,6 @@ async def test_labels_of_a_text(tmp_path):
         for request, field in (
             (tei_pb2.PredictPairRequest(inputs=["a", "b"]), "inputs"),
             (tei_pb2.PredictPairRequest(), "inputs"),
-            (tei_pb2.PredictPairRequest(inputs=["a"], raw_scores=True), "raw_scores"),
             (tei_pb2.PredictPairRequest(inputs=[""]), "inputs"),
         ):
             assert fields_of(await refusal(predict.PredictPair(request))) == [field]
@@ -435,16 +443,114 @@ async def test_labels_of_a_text(tmp_path):
         assert info.model_type == tei_pb2.MODEL_TYPE_CLASSIFIER
 
 
-UNIMPLEMENTED = {"Embed": ("EmbedSparse", "EmbedAll")}
+@pytest.mark.parametrize("labels", [1, EMBEDDING_SIZE])
+async def test_labels_of_a_pair(tmp_path, labels, monkeypatch):
+    """Of one label a score: an encoder that scores is a cross-encoder."""
+    monkeypatch.setattr(fakes, "fake_vector", lambda ids, pooling: fake_vector(ids, pooling)[:labels])
+    table = {str(index): f"label {index}" for index in range(labels)}
+    config = {"architectures": ["BertForSequenceClassification"], "vocab_size": 512, "id2label": table}
+    folder = write_checkpoint(tmp_path / "classifier", config_json=config)
+    options = {"head_sizes": [0, labels]}
+    async with run_service(folder, pool, tei=True, engine_options=options) as service:
+        predict = tei_pb2_grpc.PredictStub(service.channel)
+        pair = tei_pb2.PredictPairRequest(inputs=["a", "bb"])
+        answer = await predict.PredictPair(pair)
+        sent = service.engine.requests.get_nowait()
+        ids = unpack_u32(sent.prompt_token_ids)
+        assert sent.pooling.second_text == 1 and ids == encode("abb")
+        logits = fake_vector(ids, Pooling(type=POOLING_TYPE_CLS))[:labels]
+        expected = activated(logits, "sigmoid" if labels == 1 else "softmax")
+        scores = [each.score for each in answer.predictions]
+        assert scores == pytest.approx(sorted(expected, reverse=True), rel=1e-6)
+        assert answer.predictions[0].label == f"label {expected.index(max(expected))}"
+        assert answer.metadata.compute_chars == 3 and answer.metadata.compute_tokens == len(ids)
+        found, error = await collect(predict.PredictPairStream(each_of(pair, pair)))
+        assert error is None and [each.predictions for each in found] == [answer.predictions] * 2
+        pair.raw_scores = True
+        plain = await predict.PredictPair(pair)
+        assert [each.score for each in plain.predictions] == sorted(logits, reverse=True)
+        long = tei_pb2.PredictPairRequest(inputs=["a", "b" * MAX_MODEL_LEN])
+        assert fields_of(await refusal(predict.PredictPair(long))) == ["inputs"]
+        long.truncate = True
+        assert (await predict.PredictPair(long)).metadata.compute_tokens == MAX_MODEL_LEN
+        empty = tei_pb2.PredictPairRequest(inputs=["", "b"])
+        assert fields_of(await refusal(predict.PredictPair(empty))) == ["inputs"]
 
 
-async def test_what_is_not_implemented(checkpoint):
+async def test_vectors_of_tokens(checkpoint):
+    """As the model has them: not normalized."""
     async with run_service(checkpoint, pool, **EMBEDS) as service:
-        for name, methods in UNIMPLEMENTED.items():
-            stub = getattr(tei_pb2_grpc, f"{name}Stub")(service.channel)
-            for method in methods:
-                error = await refusal(getattr(stub, method)(getattr(tei_pb2, f"{method}Request")()))
-                assert error.code() is grpc.StatusCode.UNIMPLEMENTED and method in str(error.details())
+        answer = await embed(service).EmbedAll(tei_pb2.EmbedAllRequest(inputs="yé"))
+        ids = [BEGIN, *encode("yé")]
+        values = [value for each in answer.token_embeddings for value in each.embeddings]
+        assert values == fake_vector(ids, Pooling(type=POOLING_TYPE_ALL))
+        assert len(answer.token_embeddings) == answer.metadata.compute_tokens == len(ids)
+        assert answer.metadata.compute_chars == 2
+        messages = [tei_pb2.EmbedAllRequest(inputs=each) for each in ("a", "yé")]
+        found, error = await collect(embed(service).EmbedAllStream(each_of(*messages)))
+        assert error is None and len(found[0].token_embeddings) == 2
+        assert found[1].token_embeddings == answer.token_embeddings
+        long = tei_pb2.EmbedAllRequest(inputs="a" * MAX_MODEL_LEN)
+        assert fields_of(await refusal(embed(service).EmbedAll(long))) == ["inputs"]
+        long.truncate = True
+        assert len((await embed(service).EmbedAll(long)).token_embeddings) == MAX_MODEL_LEN
+
+
+async def test_texts_of_a_stream_are_ordered_by_relevance(checkpoint, tmp_path, monkeypatch):
+    template = tmp_path / "pair.jinja"
+    template.write_text("{{ query }}:{{ document }}")
+    options = {"tei": True, "score_template": str(template), "score_tokens": "y,n"}
+
+    def messages(**fields: Any) -> list[tei_pb2.RerankStreamRequest]:
+        pairs = ("q", "a"), ("q", "bbb"), ("other", "")
+        return [tei_pb2.RerankStreamRequest(query=query, text=text, **fields) for query, text in pairs]
+
+    async with run_service(checkpoint, pool, **options) as service:
+        rerank = tei_pb2_grpc.RerankStub(service.channel)
+        raw = []
+        for each in messages():
+            asked = tei_pb2.RerankRequest(query=each.query, texts=[each.text], raw_scores=True)
+            raw.append((await rerank.Rerank(asked)).ranks[0].score)
+        answer = await rerank.RerankStream(each_of(*messages(raw_scores=True, return_text=True)))
+        assert [(each.index, each.score) for each in answer.ranks] == sorted(
+            enumerate(raw), key=lambda pair: -pair[1]
+        )
+        assert [each.text for each in answer.ranks] == [messages()[each.index].text for each in answer.ranks]
+        assert answer.metadata.compute_chars == 11 and answer.metadata.inference_time_ns > 0
+        plain = await rerank.RerankStream(each_of(*messages()))
+        assert [each.index for each in plain.ranks] == [each.index for each in answer.ranks]
+        sigmoids = [1 / (1 + math.exp(-each.score)) for each in answer.ranks]
+        assert [each.score for each in plain.ranks] == pytest.approx(sigmoids)
+        assert not plain.ranks[0].HasField("text")
+        assert not (await rerank.RerankStream(each_of())).ranks
+        wrong = [*messages(), tei_pb2.RerankStreamRequest(text="a")]
+        assert fields_of(await refusal(rerank.RerankStream(each_of(*wrong)))) == ["query"]
+        long = tei_pb2.RerankStreamRequest(query="q", text="x" * MAX_MODEL_LEN)
+        assert fields_of(await refusal(rerank.RerankStream(each_of(long)))) == ["text"]
+        for name in ("MAX_TEXTS", "MAX_RETURNED_CHARS"):
+            monkeypatch.setattr(f"pagewire_gateways.tei.ranking.{name}", 2)
+            error = await refusal(rerank.RerankStream(each_of(*messages(return_text=True))))
+            assert fields_of(error) == ["text"]
+            monkeypatch.undo()
+        await until(lambda: service.frontend.parts.limits.num_calls == 0)
+
+
+async def test_weights_of_the_vocabulary(checkpoint):
+    options = {"pooling_type": "splade", "engine_options": {"head_sizes": [0, 0, EMBEDDING_SIZE]}}
+    async with run_service(checkpoint, pool, tei=True, **options) as service:
+        answer = await embed(service).EmbedSparse(tei_pb2.EmbedSparseRequest(inputs="yé"))
+        ids = [BEGIN, *encode("yé")]
+        weights = fake_vector(ids, Pooling(type=POOLING_TYPE_MAX))
+        found = {each.index: each.value for each in answer.sparse_embeddings}
+        assert found == {place: value for place, value in enumerate(weights) if value}
+        assert answer.metadata.compute_tokens == len(ids)
+        messages = [tei_pb2.EmbedSparseRequest(inputs=each) for each in ("a", "yé")]
+        answers, error = await collect(embed(service).EmbedSparseStream(each_of(*messages)))
+        assert error is None and answers[1].sparse_embeddings == answer.sparse_embeddings
+        assert fields_of(await refusal(embed(service).Embed(text()))) == ["inputs"]
+    async with run_service(checkpoint, pool, **EMBEDS) as service:
+        refused = embed(service).EmbedSparse(tei_pb2.EmbedSparseRequest(inputs="a"))
+        assert fields_of(await refusal(refused)) == ["inputs"]
 
 
 def test_methods_are_for_callers_with_a_token_and_take_slots():
@@ -452,7 +558,7 @@ def test_methods_are_for_callers_with_a_token_and_take_slots():
         for method in tei_pb2.DESCRIPTOR.services_by_name[name].methods:
             path = f"/tei.v1.{name}/{method.name}"
             assert access_of(path) is Access.AUTHENTICATED
-            if name != "Info" and not method.name.startswith(("EmbedSparse", "EmbedAll", "RerankStream")):
+            if name != "Info":
                 assert path in (_STREAMS if method.client_streaming else _CALLS)
 
 

@@ -7,7 +7,7 @@ import struct
 import openai
 import pytest
 
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_ALL, POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import unpack_f32, unpack_u32
 from tests.frontend.fakes import BEGIN, MAX_MODEL_LEN, encode, fake_vector, pool
 
@@ -72,6 +72,25 @@ async def test_packed_signs_as_numbers_and_in_base64(run_api):
             assert answer.json()["data"][0]["embedding"] == [number]
             answer = await api.post("/v1/embeddings", input="x", embed_dtype=dtype, encoding_format="base64")
             assert base64.b64decode(answer.json()["data"][0]["embedding"]) == bytes([number & 0xFF])
+
+
+async def test_vectors_of_tokens(run_api):
+    """POST /pooling, as in vLLM; /v1/embeddings has no field for them."""
+    pooling = Pooling(type=POOLING_TYPE_ALL, normalize=True, dimensions=2)
+    values = fake_vector(HI, pooling)
+    async with run_api(pool, pooling_type="last") as api:
+        body = {"input": ["x", "yé"], "task": "token_embed", "dimensions": 2, "model": "fake"}
+        answer = (await api.post("/pooling", **body)).json()
+        assert answer["id"] and answer["created"] and (answer["object"], answer["model"]) == ("list", "fake")
+        first, second = answer["data"]
+        assert first == {"index": 0, "object": "pooling", "data": [values[:2], values[2:4]][: len(HI)]}
+        assert len(second["data"]) == len([BEGIN, *encode("yé")])
+        assert answer["usage"]["prompt_tokens"] == len(HI) + len(second["data"])
+        answer = (await api.post("/pooling", input="x", dimensions=2, encoding_format="base64")).json()
+        assert unpack_f32(base64.b64decode(answer["data"][0]["data"])) == values
+        for path, field in (("/v1/embeddings", {"task": "token_embed"}), ("/pooling", {"task": "embed"})):
+            refused = await api.post(path, input="x", **field)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == "task"
 
 
 async def test_prompts_and_cuts_of_the_checkpoint(run_api, checkpoint, tmp_path):

@@ -23,6 +23,7 @@ class PoolingType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_TYPE_CLS: _ClassVar[PoolingType]
     POOLING_TYPE_MAX: _ClassVar[PoolingType]
     POOLING_TYPE_WEIGHTED_MEAN: _ClassVar[PoolingType]
+    POOLING_TYPE_ALL: _ClassVar[PoolingType]
 
 class DraftMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -39,6 +40,7 @@ POOLING_TYPE_MEAN: PoolingType
 POOLING_TYPE_CLS: PoolingType
 POOLING_TYPE_MAX: PoolingType
 POOLING_TYPE_WEIGHTED_MEAN: PoolingType
+POOLING_TYPE_ALL: PoolingType
 DRAFT_METHOD_UNSPECIFIED: DraftMethod
 DRAFT_METHOD_LOOKUP: DraftMethod
 DRAFT_METHOD_GRAMMAR: DraftMethod

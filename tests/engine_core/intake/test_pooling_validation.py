@@ -7,7 +7,13 @@ import pytest
 
 from engine_core.errors import Refused
 from engine_core.intake.validation import make_request
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, AddRequest, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    AddRequest,
+    Pooling,
+)
 from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fakes import LIMITS, add_request, make
 from tests.logprob_columns import top
@@ -54,6 +60,33 @@ def test_what_is_refused(case: str):
     with pytest.raises(Refused) as refused:
         make(changed)
     assert refused.value.field == field
+
+
+def test_the_largest_logits_are_pooled():
+    changed, limits = message(), dataclasses.replace(LIMITS, head_sizes=(0, 0, 9))
+    changed.pooling.CopyFrom(Pooling(type=POOLING_TYPE_MAX, head=3))
+    assert make_request(changed, b"", 0.0, limits).pools
+    changed.pooling.type = POOLING_TYPE_LAST
+    with pytest.raises(Refused) as refused:
+        make_request(changed, b"", 0.0, limits)
+    assert refused.value.field == "pooling.head"
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "fits"), [(0, False), ((1 << 23) // 5, True), ((1 << 23) // 5 + 1, False)]
+)
+def test_vectors_of_tokens_that_are_too_large(dimensions: int, fits: bool):
+    """A last token's vector of this size is none."""
+    changed, limits = message(), dataclasses.replace(LIMITS, embedding_size=1 << 23)
+    changed.pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST))
+    assert make_request(changed, b"", 0.0, limits).pools
+    changed.pooling.CopyFrom(Pooling(type=POOLING_TYPE_ALL, dimensions=dimensions))
+    if fits:
+        assert make_request(changed, b"", 0.0, limits).pools
+        return
+    with pytest.raises(Refused) as refused:
+        make_request(changed, b"", 0.0, limits)
+    assert refused.value.field == "inputs"
 
 
 def test_a_worker_that_cannot_pool():

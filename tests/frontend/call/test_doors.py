@@ -74,6 +74,7 @@ async def once(message: Any) -> AsyncIterator[Any]:
 
 
 MESSAGES = [{"role": "user", "content": TEXT}]
+SIDE: dict[str, Any] = {"truncation_direction": 7}
 EMBED = pooling_pb2.EmbedRequest(inputs=[{"token_ids": {"ids": IDS}}])
 MULTIPLEXED = generation_pb2.GenerateMultiplexedRequest(generate=wrong(request_id="a"))
 VLLM: dict[str, Any] = {"text": TEXT, "sampling_params": {"truncate_prompt_tokens": -2}}
@@ -131,31 +132,47 @@ DOORS: dict[str, tuple[Door, str]] = {
         lambda to: status(to.tei.EmbedStream(once(tei_pb2.EmbedRequest(inputs=TEXT, dimensions=0)))),
         "dimensions",
     ),
+    "tei.v1.Embed/EmbedAll": (
+        lambda to: status(to.tei.EmbedAll(tei_pb2.EmbedAllRequest(inputs=TEXT, **SIDE))),
+        "truncation_direction",
+    ),
+    "tei.v1.Embed/EmbedAllStream": (
+        lambda to: status(to.tei.EmbedAllStream(once(tei_pb2.EmbedAllRequest(inputs=TEXT, **SIDE)))),
+        "truncation_direction",
+    ),
+    "tei.v1.Embed/EmbedSparse": (
+        lambda to: status(to.tei.EmbedSparse(tei_pb2.EmbedSparseRequest(inputs=TEXT, **SIDE))),
+        "truncation_direction",
+    ),
+    "tei.v1.Embed/EmbedSparseStream": (
+        lambda to: status(to.tei.EmbedSparseStream(once(tei_pb2.EmbedSparseRequest(inputs=TEXT, **SIDE)))),
+        "truncation_direction",
+    ),
     "tei.v1.Predict/Predict": (
-        lambda to: status(to.tei_predict.Predict(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True))),
-        "raw_scores",
+        lambda to: status(to.tei_predict.Predict(tei_pb2.PredictRequest(inputs=TEXT, **SIDE))),
+        "truncation_direction",
     ),
     "tei.v1.Predict/PredictStream": (
-        lambda to: status(
-            to.tei_predict.PredictStream(once(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True)))
-        ),
-        "raw_scores",
+        lambda to: status(to.tei_predict.PredictStream(once(tei_pb2.PredictRequest(inputs=TEXT, **SIDE)))),
+        "truncation_direction",
     ),
     "tei.v1.Predict/PredictPair": (
-        lambda to: status(to.tei_predict.PredictPair(tei_pb2.PredictPairRequest(inputs=[TEXT, ""]))),
+        lambda to: status(to.tei_predict.PredictPair(tei_pb2.PredictPairRequest(inputs=[TEXT, "", ""]))),
         "inputs",
-    ),
-    "tei.v1.Rerank/Rerank": (
-        lambda to: status(
-            to.tei_rerank.Rerank(tei_pb2.RerankRequest(texts=[TEXT], truncation_direction=7))  # type: ignore[arg-type]
-        ),
-        "truncation_direction",
     ),
     "tei.v1.Predict/PredictPairStream": (
         lambda to: status(
-            to.tei_predict.PredictPairStream(once(tei_pb2.PredictPairRequest(inputs=[TEXT, ""])))
+            to.tei_predict.PredictPairStream(once(tei_pb2.PredictPairRequest(inputs=[TEXT, "", ""])))
         ),
         "inputs",
+    ),
+    "tei.v1.Rerank/Rerank": (
+        lambda to: status(to.tei_rerank.Rerank(tei_pb2.RerankRequest(texts=[TEXT], **SIDE))),
+        "truncation_direction",
+    ),
+    "tei.v1.Rerank/RerankStream": (
+        lambda to: status(to.tei_rerank.RerankStream(once(tei_pb2.RerankStreamRequest(text=TEXT, **SIDE)))),
+        "truncation_direction",
     ),
     "tei.v1.Tokenize/Tokenize": (
         lambda to: status(to.tei_tokenize.Tokenize(tei_pb2.EncodeRequest(inputs=TEXT, prompt_name="x"))),
@@ -195,6 +212,7 @@ DOORS: dict[str, tuple[Door, str]] = {
         "tools",
     ),
     "/v1/embeddings": (lambda to: to.post("/v1/embeddings", input=TEXT, dimensions="x"), "dimensions"),
+    "/pooling": (lambda to: to.post("/pooling", input=TEXT, dimensions="x"), "dimensions"),
     "/v1/rerank": (lambda to: to.post("/v1/rerank", query=TEXT, top_n="x"), "top_n"),
     "/v2/rerank": (lambda to: to.post("/v2/rerank", query=TEXT, top_n="x"), "top_n"),
     "/rerank": (lambda to: to.post("/rerank", query=TEXT, texts="x"), "texts"),

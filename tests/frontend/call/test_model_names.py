@@ -93,6 +93,7 @@ CALLS: dict[str, Call] = {
         "/v1/messages/count_tokens", model=name, messages=MESSAGES
     ),
     "/v1/embeddings": lambda to, name: to.post("/v1/embeddings", model=name, input="a"),
+    "/pooling": lambda to, name: to.post("/pooling", model=name, input="a"),
     **{
         path: lambda to, name, path=path: to.post(path, model=name, query="a", documents=["b"])
         for path in ("/v1/rerank", "/v2/rerank", "/rerank")
@@ -109,7 +110,7 @@ CALLS: dict[str, Call] = {
 ANSWER_NAMES = {
     *("Generate", "GenerateUnary", "GenerateMultiplexed", "GetModel", "ModelMetadata", "ModelInfer"),
     *("ModelStreamInfer", "/v1/chat/completions", "/v1/completions", "/v1/responses"),
-    *("/v1/messages", "/v1/embeddings"),
+    *("/v1/messages", "/v1/embeddings", "/pooling"),
 }
 """Calls whose answers have the name."""
 

@@ -85,6 +85,50 @@ def test_prompts_and_the_length_of_texts(tmp_path: Path):
         read_pooling(folder, "auto")
 
 
+@pytest.mark.parametrize(
+    ("stated", "positions", "expected"),
+    [
+        (512, 514, 512),
+        (512, 128, 128),
+        (10**30, 128, 128),
+        (1e30, None, 0),
+        (None, 128, 128),
+        (True, None, 0),
+    ],
+)
+def test_the_length_of_the_tokenizer(tmp_path: Path, stated: object, positions: object, expected: int):
+    """Where sentence_bert_config.json has none, as in sentence-transformers."""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": stated}))
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
+    found = read_pooling(tmp_path, "mean")
+    assert found is not None and not found.texts.max_length, "it is not of sentence-transformers"
+    write(tmp_path, modules("Transformer", "Pooling"), LAST)
+    for name, content in (("none", None), ("no field", {}), ("null", {"max_seq_length": None})):
+        if content is not None:
+            (tmp_path / "sentence_bert_config.json").write_text(json.dumps(content))
+        for kind in ("auto", "mean"):
+            found = read_pooling(tmp_path, kind)
+            assert found is not None and found.texts.max_length == expected, name
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    found = read_pooling(tmp_path, "auto")
+    assert found is not None and found.texts.max_length == 7
+
+
+@pytest.mark.parametrize("first", ["MLMTransformer", "Transformer"])
+def test_sparse_vectors(tmp_path: Path, first: str):
+    folder = write(tmp_path, modules(first, "SpladePooling"))
+    (folder / "1_SpladePooling").mkdir()
+    path = folder / "1_SpladePooling" / "config.json"
+    path.write_text('{"pooling_strategy": "max", "activation_function": "relu"}')
+    found = read_pooling(folder, "auto")
+    assert found is not None and (found.type, found.normalize, found.head) == (POOLING_TYPE_MAX, False, 3)
+    assert found == read_pooling(folder, "splade") and not found.of_texts
+    for field, value in (("pooling_strategy", "sum"), ("activation_function", "log1p_relu")):
+        path.write_text(json.dumps({field: value}))
+        with pytest.raises(StartupError, match=f"{field} '{value}' is not known"):
+            read_pooling(folder, "auto")
+
+
 DENSE_FIELDS = {
     "in_features": 8,
     "out_features": 3,

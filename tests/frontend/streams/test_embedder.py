@@ -6,13 +6,20 @@ import shutil
 
 import grpc
 import pytest
-from google.rpc import code_pb2
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, NamedAdapter, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    POOLING_TYPE_MEAN,
+    NamedAdapter,
+    Pooling,
+)
 from pagewire.ipc.columns import unpack_u32
-from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
+from pagewire.v1 import model_pb2, pooling_pb2
+from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE, EMBEDDING_KIND_TOKENS
 from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
@@ -20,7 +27,6 @@ from tests.frontend.fakes import (
     details_of,
     encode,
     fake_vector,
-    in_time,
     make_request,
     pool,
     run_service,
@@ -90,6 +96,94 @@ async def test_dimensions_normalization_and_raw_elements(checkpoint):
         expected = fake_vector([7, 8], Pooling(type=POOLING_TYPE_MEAN, dimensions=3))
         assert response.embeddings[0].raw.data == pack_f32(expected)
         assert list(response.embeddings[0].raw.shape) == [3]
+
+
+async def test_vectors_of_tokens(checkpoint):
+    async with embedding(checkpoint, pool) as service:
+        request = request_of("yé", [7], dimensions=3, kind=EMBEDDING_KIND_TOKENS)
+        text, ids = (await service.pooling.Embed(request)).embeddings
+        assert list(text.token_ids) == [BEGIN, *encode("yé")] and list(ids.token_ids) == [7]
+        pooling = Pooling(type=POOLING_TYPE_ALL, dimensions=3, normalize=True)
+        assert list(text.values) == fake_vector(text.token_ids, pooling)
+        assert list(ids.values) == fake_vector([7], pooling)
+        request = request_of([7, 8], kind=EMBEDDING_KIND_TOKENS, normalize=False, raw_dtype="ubinary")
+        (packed,) = (await service.pooling.Embed(request)).embeddings
+        assert list(packed.raw.shape) == [2, EMBEDDING_SIZE // 8] and list(packed.token_ids) == [7, 8]
+        (plain,) = (await service.pooling.Embed(request_of([7, 8]))).embeddings
+        assert not plain.token_ids and list(plain.values) == fake_vector([7, 8], LAST)
+
+
+async def test_vectors_of_more_tokens_than_a_response_holds(checkpoint, monkeypatch):
+    monkeypatch.setattr("frontend.streams.pooling.MAX_VECTOR_VALUES", 5 * EMBEDDING_SIZE)
+    async with embedding(checkpoint, pool) as service:
+        request = request_of([7, 8, 9], [7, 8], kind=EMBEDDING_KIND_TOKENS)
+        assert len((await service.pooling.Embed(request)).embeddings) == 2
+        request.inputs[1].token_ids.ids.append(9)
+        assert await refused(service, request) == (grpc.StatusCode.INVALID_ARGUMENT, ["inputs"])
+        request.dimensions = 4
+        assert len((await service.pooling.Embed(request)).embeddings) == 2
+
+
+async def test_a_checkpoint_that_has_vectors_of_tokens_alone(checkpoint, tmp_path):
+    """As PyLate writes it."""
+    folder = tmp_path / "colbert"
+    shutil.copytree(checkpoint, folder)
+    kinds = (("", "sentence_transformers.models.Transformer"), ("1_Dense", "pylate.models.Dense.Dense"))
+    (folder / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in kinds]))
+    (folder / "1_Dense").mkdir()
+    fields = {"in_features": EMBEDDING_SIZE, "out_features": EMBEDDING_SIZE, "bias": False}
+    fields |= {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(fields))
+    options = {"pooling_type": "auto", "engine_options": {"head_sizes": [EMBEDDING_SIZE]}}
+    async with embedding(folder, pool, **options) as service:
+        (found,) = (await service.pooling.Embed(request_of([7, 8], kind=EMBEDDING_KIND_TOKENS))).embeddings
+        pooling = (await next_of(service.engine.requests)).pooling
+        assert pooling == Pooling(type=POOLING_TYPE_ALL, normalize=True, head=1)
+        assert list(found.values) == fake_vector([7, 8], pooling)
+        assert await refused(service, request_of([7])) == (grpc.StatusCode.INVALID_ARGUMENT, ["kind"])
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert model_pb2.CAPABILITY_EMBED in model.capabilities
+        assert model_pb2.CAPABILITY_SCORE not in model.capabilities
+        scored = pooling_pb2.ScoreRequest(query={"text": "q"}, documents=[{"text": "a"}])
+        with pytest.raises(grpc.aio.AioRpcError, match="a score is the cosine of vectors of texts"):
+            await service.pooling.Score(scored)
+
+
+async def test_sparse_vectors(checkpoint, tmp_path):
+    """As sentence-transformers writes a SparseEncoder."""
+    folder = tmp_path / "splade"
+    shutil.copytree(checkpoint, folder)
+    kinds = (("", "MLMTransformer"), ("1_SpladePooling", "SpladePooling"))
+    modules = [
+        {"path": path, "type": f"sentence_transformers.sparse_encoder.models.{kind}"} for path, kind in kinds
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "max"}')
+    options = {"pooling_type": "auto", "engine_options": {"head_sizes": [0, 0, EMBEDDING_SIZE]}}
+    async with embedding(folder, pool, **options) as service:
+        (found,) = (await service.pooling.Embed(request_of([7, 8], kind=EMBEDDING_KIND_SPARSE))).embeddings
+        pooling = (await next_of(service.engine.requests)).pooling
+        assert pooling == Pooling(type=POOLING_TYPE_MAX, head=3)
+        expected = {place: value for place, value in enumerate(fake_vector([7, 8], pooling)) if value}
+        assert dict(zip(found.token_ids, found.values, strict=True)) == expected
+        assert list(found.token_ids) == sorted(expected)
+        for fields in (
+            {"dimensions": 2},
+            {"raw_dtype": "float32"},
+            {"kind": EMBEDDING_KIND_TOKENS},
+            {"kind": 0},
+        ):
+            request = request_of([7], **{"kind": EMBEDDING_KIND_SPARSE, **fields})
+            assert await refused(service, request) == (grpc.StatusCode.INVALID_ARGUMENT, [*fields])
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert model_pb2.CAPABILITY_SCORE not in model.capabilities
+    async with embedding(checkpoint, pool, **options | {"pooling_type": "splade"}) as service:
+        assert (await service.pooling.Embed(request_of([7], kind=EMBEDDING_KIND_SPARSE))).embeddings
+    async with embedding(checkpoint, pool, pooling_type="splade") as service:
+        assert (await refused(service, request_of([7], kind=EMBEDDING_KIND_SPARSE)))[1] == ["model"]
+    async with embedding(checkpoint, pool) as service:
+        assert (await refused(service, request_of([7], kind=EMBEDDING_KIND_SPARSE)))[1] == ["kind"]
 
 
 @pytest.fixture
@@ -171,6 +265,7 @@ async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoi
         ({"prompt_name": "query"}, ["a"], "prompt_name"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
         ({"request_id": "a" * 252}, ["a"], "request_id"),
+        ({"kind": 9}, ["a"], "kind"),
         ({"priority": 1001}, ["a"], "priority"),
         ({"tenant": "t" * 257}, ["a"], "tenant"),
         ({"cache": {"salt": "s" * 257}}, ["a"], "cache.salt"),
@@ -189,59 +284,6 @@ async def test_a_model_that_does_not_embed(checkpoint, config):
         assert await refused(service, request_of("a")) == (grpc.StatusCode.INVALID_ARGUMENT, ["model"])
         model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
         assert model_pb2.CAPABILITY_EMBED not in model.capabilities and not model.embedding_size
-
-
-async def test_a_client_that_leaves_ends_all_of_them(checkpoint):
-    async with embedding(checkpoint) as service:
-        call = service.pooling.Embed(request_of("a", "b", "c"))
-        handles = {(await next_of(service.engine.requests)).handle for _ in range(3)}
-        call.cancel()
-        assert {(await next_of(service.engine.aborts)).handle for _ in range(3)} == handles
-
-
-async def test_a_failure_of_one_is_the_failure_of_all(checkpoint):
-    async with embedding(checkpoint) as service:
-        call = asyncio.ensure_future(refused(service, request_of("a", "b")))
-        first, second = [(await next_of(service.engine.requests)).handle for _ in range(2)]
-        await service.engine.fail(first, code_pb2.INTERNAL, "NO_LOGITS", "NaN")
-        assert (await call)[0] is grpc.StatusCode.INTERNAL
-        assert (await next_of(service.engine.aborts)).handle == second
-
-
-async def test_they_can_be_aborted_by_the_id_of_the_whole(checkpoint):
-    async with embedding(checkpoint) as service:
-        call = asyncio.ensure_future(refused(service, request_of("a", "b", request_id="mine")))
-        for _ in range(2):
-            await next_of(service.engine.requests)
-        response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["mine"]))
-        assert list(response.aborted_request_ids) == ["mine"]
-        assert (await call)[0] is grpc.StatusCode.ABORTED
-
-
-async def test_a_deadline_goes_to_the_core(checkpoint):
-    async with embedding(checkpoint) as service:
-        call, request, seconds = await in_time(
-            service, lambda seconds: service.pooling.Embed(request_of("a"), timeout=seconds)
-        )
-        assert 0 < request.deadline.ToMilliseconds() < 1000 * seconds + 500  # by two clocks
-        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-async def test_they_outlive_the_core(checkpoint):
-    """What had its vector is not computed again."""
-    async with embedding(checkpoint) as service:
-        call = service.pooling.Embed(request_of([7], [8]))
-        first = await next_of(service.engine.requests)
-        await next_of(service.engine.requests)
-        await service.engine.output(first.handle, *pool(first))
-        while len(service.frontend.engine._journal) > 1:
-            await asyncio.sleep(0.002)
-        service.engine.script = pool
-        await restart(service)
-        again = await next_of(service.engine.requests)
-        assert unpack_u32(again.prompt_token_ids) == [8 if first.prompt_token_ids[0] == 7 else 7]
-        vectors = [list(each.values) for each in (await call).embeddings]
-        assert vectors == [fake_vector([7], LAST), fake_vector([8], LAST)]
 
 
 async def test_what_has_not_begun_waits_as_long_as_what_has(checkpoint):

@@ -1,20 +1,18 @@
 """Score: pairs through a template, or embeddings; requests that are one to their client."""
 
-import asyncio
 import json
 import math
 import shutil
 
 import grpc
 import pytest
-from google.rpc import code_pb2
 
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, NamedAdapter, Pooling
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import unpack_u32
-from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
+from pagewire.v1 import model_pb2, pooling_pb2
 from tests.frontend import fakes
-from tests.frontend.fakes import BEGIN, END, details_of, encode, fake_vector, in_time, pool, run_service
-from tests.frontend.test_resume import next_of, restart
+from tests.frontend.fakes import BEGIN, END, details_of, encode, fake_vector, pool, run_service
+from tests.frontend.test_resume import next_of
 
 TEMPLATE = "{{ bos_token }}{{ query }}:{{ document }}{{ ' ' + instruction if instruction }}{{ eos_token }}"
 TOKENS = encode("yn")
@@ -225,57 +223,3 @@ async def test_an_instruction_that_the_template_leaves_out(reranker, tmp_path):
     path.write_text("{{ query }} {{ document }}")
     async with reranker(pool, score_template=str(path)) as service:
         assert (await refused(service, request_of("q", "a", instruction="i")))[1] == ["instruction"]
-
-
-async def test_a_failure_of_one_is_the_failure_of_all(reranker):
-    async with reranker() as service:
-        call = asyncio.ensure_future(refused(service, request_of("q", "a", "b")))
-        first, second = [(await next_of(service.engine.requests)).handle for _ in range(2)]
-        await service.engine.fail(first, code_pb2.INTERNAL, "NO_LOGITS", "NaN")
-        assert (await call)[0] is grpc.StatusCode.INTERNAL
-        assert (await next_of(service.engine.aborts)).handle == second
-
-
-async def test_they_can_be_aborted_by_the_id_of_the_whole(reranker):
-    async with reranker() as service:
-        call = asyncio.ensure_future(refused(service, request_of("q", "a", "b", request_id="mine")))
-        for _ in range(2):
-            await next_of(service.engine.requests)
-        response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["mine"]))
-        assert list(response.aborted_request_ids) == ["mine"]
-        assert (await call)[0] is grpc.StatusCode.ABORTED
-
-
-async def test_a_deadline_goes_to_the_core(reranker):
-    async with reranker() as service:
-        call, request, seconds = await in_time(
-            service, lambda seconds: service.pooling.Score(request_of("q", "a"), timeout=seconds)
-        )
-        assert 0 < request.deadline.ToMilliseconds() < 1000 * seconds + 500  # by two clocks
-        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-async def test_they_outlive_the_core(reranker):
-    async with reranker() as service:
-        call = service.pooling.Score(request_of("q", "a", "bb"))
-        first = await next_of(service.engine.requests)
-        await next_of(service.engine.requests)
-        await service.engine.output(first.handle, *pool(first))
-        while len(service.frontend.engine._journal) > 1:
-            await asyncio.sleep(0.002)
-        service.engine.script = pool
-        await restart(service)
-        again = await next_of(service.engine.requests)
-        assert unpack_u32(again.prompt_token_ids) != unpack_u32(first.prompt_token_ids)
-        found = {each.index: each.score for each in (await call).scores}
-        expected = {place: sigmoid(raw(pair("q", text))) for place, text in enumerate(("a", "bb"))}
-        assert found == pytest.approx(expected)
-
-
-async def test_all_pairs_have_one_adapter(reranker):
-    async with reranker(pool) as service:
-        adapter = NamedAdapter(name="a", source="/a", digest=b"1" * 32)
-        service.frontend.parts.engine.adapters._put(adapter)
-        await service.pooling.Score(request_of("q", "a", "b", adapter="a"))
-        sent = [(await next_of(service.engine.requests)).adapter.digest for _ in range(2)]
-        assert sent == [b"1" * 32] * 2

@@ -16,6 +16,7 @@ from frontend.model.pooling_config import TYPES
 from pagewire.checkpoints.heads import CLASSIFIER, DENSE, classifier_modules, read_classes
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
     POOLING_TYPE_CLS,
     POOLING_TYPE_LAST,
     POOLING_TYPE_MAX,
@@ -25,7 +26,7 @@ from pagewire.internal.v1.engine_pb2 import (
 )
 from tests.worker.fakes import Driver
 from tests.worker.pooling.test_rows import FITTING, PROMPTS, vectors
-from worker.pooling.stages import ACTIVATIONS, BLOCK, Head, Stage, StageNorm
+from worker.pooling.stages import ACTIVATIONS, BLOCK, LOGITS_AT_ONCE, Head, SparseHead, Stage, StageNorm
 
 
 def classifier(whole: Path, folder: Path, labels: int) -> tuple[Path, str]:
@@ -161,6 +162,11 @@ def test_dense_modules(checkpoint: Callable[..., Path], tmp_path: Path):
     for state, vector in zip(plain, found, strict=True):
         inner = torch.tanh(first["linear.weight"] @ torch.tensor(state) + first["linear.bias"])
         assert np.abs((second["linear.weight"] @ inner).numpy()[:5] - np.array(vector)).max() < 1e-5
+    last, each = (
+        vectors(driver, Pooling(type=kind, head=DENSE)) for kind in (POOLING_TYPE_LAST, POOLING_TYPE_ALL)
+    )
+    assert [len(tokens) for tokens in each] == [7 * len(prompt) for prompt in PROMPTS]
+    assert [tokens[-7:] for tokens in each] == last
 
 
 def test_dense_modules_that_do_not_fit_are_no_head(
@@ -185,6 +191,22 @@ def test_a_product_is_that_of_float64_and_finite():
     assert found.dtype == np.float32 and np.abs(found - weight.astype(np.float64) @ x).max() < 1e-4
     head = Head((Stage(weight), Stage(np.eye(5, dtype=np.float32) * 1000, None, "Sigmoid")))
     assert head(x[None]).tolist() == [[float(value > 0) for value in found]]
+
+
+def test_weights_are_those_of_the_largest_logits():
+    """Of all positions, more than are computed at once; what is not a number stays so."""
+    generator = np.random.default_rng(6)
+    weight, bias = generator.standard_normal((9, 5), np.float32), generator.standard_normal(9, np.float32)
+    states = generator.standard_normal((2 * LOGITS_AT_ONCE + 3, 5), np.float32)
+    head = SparseHead(Stage(np.eye(5, dtype=np.float32)), lambda x: x @ weight.T, bias)
+    expected = (states @ weight.T + bias).max(axis=0)
+    largest = head.largest(states)
+    assert largest.shape == (1, head.size) and np.abs(largest[0] - expected).max() < 1e-5
+    middle = np.median(expected)
+    found = head(largest - middle)
+    assert np.abs(found[0] - np.log1p(np.maximum(expected - middle, 0))).max() < 1e-5 and (found == 0).any()
+    states[1, 2] = np.nan
+    assert np.isnan(head(head.largest(states))).all()
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (5, 768), (300, 1000), (3, BLOCK + 1), (1024, 33)])

@@ -12,14 +12,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from pagewire.internal.v1 import worker_pb2
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_ALL, POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import pack_u32
 from tests.worker.fakes import Driver, initialize, load_on_a_cpu
 from worker.pooling.rows import PoolRows
+from worker.pooling.stages import SparseHead, Stage
 from worker.step.rows import PlanError
 from worker.step.warmup_plans import prefill_plan
 
 LAST, MEAN = Pooling(type=POOLING_TYPE_LAST), Pooling(type=POOLING_TYPE_MEAN)
+ALL = Pooling(type=POOLING_TYPE_ALL, dimensions=5, normalize=True)
 LOGITS = Pooling(type=POOLING_TYPE_LAST, token_ids=[70, 5])
 PROMPTS = [
     [3 + (7 * row + 5 * place) % 80 for place in range(length)] for row, length in enumerate((1, 9, 30))
@@ -39,14 +41,15 @@ def test_vectors_are_those_of_transformers(checkpoint: Callable[..., Path], fami
     folder = checkpoint(family, **FITTING)
     driver = Driver(folder, record=False, dtype="float32", block_size=16)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).model
-    for pooling in (LAST, MEAN, Pooling(type=POOLING_TYPE_LAST, dimensions=5, normalize=True)):
+    for pooling in (LAST, MEAN, ALL, Pooling(type=POOLING_TYPE_LAST, dimensions=5, normalize=True)):
         for prompt, found in zip(PROMPTS, vectors(driver, pooling), strict=True):
             with torch.inference_mode():
                 states = model(torch.tensor([prompt])).last_hidden_state[0]
-            state = states.mean(0) if pooling.type == POOLING_TYPE_MEAN else states[-1]
+            pooled = {POOLING_TYPE_LAST: states[-1], POOLING_TYPE_MEAN: states.mean(0)}
+            state = pooled.get(pooling.type, states)
             if pooling.dimensions:
-                state = torch.nn.functional.normalize(state[: pooling.dimensions], dim=0)
-            assert np.abs(np.array(found) - state.numpy()).max() < 2e-4
+                state = torch.nn.functional.normalize(state[..., : pooling.dimensions], dim=-1)
+            assert np.abs(np.array(found) - state.flatten().numpy()).max() < 2e-4
     assert driver.ready.model.embedding_size == len(states[0])
 
 
@@ -69,7 +72,7 @@ def test_a_checkpoint_of_the_bare_decoder(checkpoint: Callable[..., Path], tmp_p
 def test_the_same_bits_alone_in_a_crowd_in_chunks_and_again(checkpoint: Callable[..., Path], dtype: str):
     settings = {"record": False, "dtype": dtype, "block_size": 16}
     driver = Driver(checkpoint("llama", **FITTING), **settings)
-    for pooling in (LAST, MEAN, LOGITS):
+    for pooling in (LAST, MEAN, ALL, LOGITS):
         alone = [vectors(driver, pooling, [prompt])[0] for prompt in PROMPTS]
         assert vectors(driver, pooling) == alone
         driver.budget = 4  # chunks
@@ -146,6 +149,11 @@ def test_plans_that_do_not_fit_are_refused():
         rows.add_row(0, new_row(pooling=Pooling()), [5, 6], [])
     with pytest.raises(PlanError, match="has output"):
         rows.add_row(0, new_row(pooling=LAST), [5], [6])
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(PlanError, match="row 0 pools logits by 1"):
+        PoolRows({3: SparseHead(Stage(one), lambda x: x, one[0])}).add_row(
+            0, new_row(pooling=Pooling(type=POOLING_TYPE_LAST, head=3)), [5, 6], []
+        )
     with pytest.raises(PlanError, match="needs head 1"):
         rows.add_row(0, new_row(pooling=Pooling(type=POOLING_TYPE_LAST, head=1)), [5, 6], [])
     with pytest.raises(PlanError, match="pools logits, and more"):

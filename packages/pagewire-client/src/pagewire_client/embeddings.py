@@ -2,10 +2,11 @@
 vectors of answers."""
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack
 
-from pagewire.v1 import pooling_pb2, prompt_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
 FIELD = "prompt_embeds"
 """As in vLLM: {"prompt_embeds": tensor}."""
@@ -25,9 +26,72 @@ def to_tensor(prompt: Mapping[str, Any]) -> prompt_pb2.Tensor:
     return prompt_pb2.Tensor(dtype=dtype, shape=shape, data=values.tobytes())
 
 
-def dtype_of(precision: Precision) -> str:
-    """Returns EmbedRequest.raw_dtype."""
-    return "" if precision == "float32" else precision
+class EmbedOptions(TypedDict, total=False):
+    """Options of embeddings.
+
+    dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
+    precision: see Precision. prompt_name: which prompt of the checkpoint precedes each text; "": none; None:
+    its default. Others: see RequestOptions.
+    """
+
+    dimensions: int | None
+    normalize: bool | None
+    precision: Precision
+    prompt_name: str | None
+    request_id: str
+    priority: int
+    tenant: str
+    cache_salt: str
+    cache_bypass: bool
+
+
+def embed_request(
+    inputs: Iterable[prompt_pb2.Prompt],
+    kind: pooling_pb2.EmbeddingKind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED,
+    model: str = "",
+    **options: Unpack[EmbedOptions],
+) -> pooling_pb2.EmbedRequest:
+    """Returns the message."""
+    precision = options.get("precision", "float32")
+    return pooling_pb2.EmbedRequest(
+        request_id=options.get("request_id", ""),
+        model=model,
+        inputs=inputs,
+        dimensions=options.get("dimensions"),
+        normalize=options.get("normalize"),
+        raw_dtype="" if precision == "float32" else precision,
+        prompt_name=options.get("prompt_name"),
+        priority=options.get("priority", 0),
+        tenant=options.get("tenant", ""),
+        cache=generation_pb2.CacheOptions(
+            salt=options.get("cache_salt", ""), bypass=options.get("cache_bypass", False)
+        ),
+        kind=kind,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """The vectors of one input's tokens: vectors[i] is that of token_ids[i]."""
+
+    token_ids: list[int]
+    vectors: list[list[float]]
+
+
+def to_sparse_vectors(response: pooling_pb2.EmbedResponse) -> list[dict[int, float]]:
+    """Returns the weights of each input, by token id."""
+    return [dict(zip(each.token_ids, each.values, strict=True)) for each in response.embeddings]
+
+
+def to_token_vectors(response: pooling_pb2.EmbedResponse) -> list[TokenVectors]:
+    """Returns the vectors of the tokens of each input."""
+    return [_of_tokens(list(each.token_ids), _numbers(each)) for each in response.embeddings]
+
+
+def _of_tokens(token_ids: list[int], values: list[float]) -> TokenVectors:
+    size = len(values) // len(token_ids)
+    starts = range(0, len(values), size)
+    return TokenVectors(token_ids, [values[start : start + size] for start in starts])
 
 
 def to_vectors(response: pooling_pb2.EmbedResponse) -> list[list[float]]:

@@ -19,7 +19,14 @@ from pagewire.v1 import (
     prompt_pb2,
     tokenizer_pb2,
 )
-from pagewire_client.embeddings import Precision, dtype_of, to_vectors
+from pagewire_client.embeddings import (
+    EmbedOptions,
+    TokenVectors,
+    embed_request,
+    to_sparse_vectors,
+    to_token_vectors,
+    to_vectors,
+)
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.frontends import FrontendStatus, frontend_states
 from pagewire_client.params import (
@@ -304,37 +311,37 @@ class Client:
         self,
         inputs: PromptLike | Iterable[PromptLike],
         *,
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        precision: Precision = "float32",
-        prompt_name: str | None = None,
-        request_id: str = "",
-        priority: int = 0,
-        tenant: str = "",
-        cache_salt: str = "",
-        cache_bypass: bool = False,
         timeout: float | None = None,
+        **options: Unpack[EmbedOptions],
     ) -> list[list[float]]:
-        """Returns a vector per input: of one text or list of token ids, or of several.
+        """Returns a vector per input: of one text or list of token ids, or of several."""
+        request = embed_request(to_prompts(inputs), model=self._model, **options)
+        return to_vectors(self._unary(channel.EMBED, request, timeout))
 
-        dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
-        precision: see Precision. prompt_name: which prompt of the checkpoint precedes each text; "": none;
-        None: its default. Other options: see RequestOptions.
-        """
-        request = pooling_pb2.EmbedRequest(
-            request_id=request_id,
-            model=self._model,
-            inputs=to_prompts(inputs),
-            dimensions=dimensions,
-            normalize=normalize,
-            raw_dtype=dtype_of(precision),
-            prompt_name=prompt_name,
-            priority=priority,
-            tenant=tenant,
-            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
-        )
-        response = self._unary(channel.EMBED, request, timeout)
-        return to_vectors(response)
+    def embed_tokens(
+        self,
+        inputs: PromptLike | Iterable[PromptLike],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EmbedOptions],
+    ) -> list[TokenVectors]:
+        """Returns the vectors of each input's tokens: of one text or list of token ids, or of several."""
+        kind = pooling_pb2.EMBEDDING_KIND_TOKENS
+        request = embed_request(to_prompts(inputs), kind, self._model, **options)
+        return to_token_vectors(self._unary(channel.EMBED, request, timeout))
+
+    def embed_sparse(
+        self,
+        inputs: PromptLike | Iterable[PromptLike],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EmbedOptions],
+    ) -> list[dict[int, float]]:
+        """Returns weights of the vocabulary by token id for each input: of one text or list of token ids, or
+        of several. Without dimensions and precision."""
+        kind = pooling_pb2.EMBEDDING_KIND_SPARSE
+        request = embed_request(to_prompts(inputs), kind, self._model, **options)
+        return to_sparse_vectors(self._unary(channel.EMBED, request, timeout))
 
     def classify(
         self,

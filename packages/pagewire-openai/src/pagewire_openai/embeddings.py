@@ -1,6 +1,8 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings, and /pooling."""
 
+import time
 from base64 import b64encode
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,6 +10,7 @@ from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
+from frontend.streams.pooling import Vectors
 from frontend.vectors import PACKED, as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
@@ -37,46 +40,94 @@ EMBEDDINGS: Table = {
 }
 
 
+POOLING: Table = {**EMBEDDINGS, "task": Field(values.nothing("token_embed"))}
+
+
 async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/embeddings."""
     names, request = Names(), pooling_pb2.EmbedRequest()
-    _, call = await read_in_turn(partial(_read, body, request, names), parts, call, exchange)
+    vectors = await _embed(parts, body, EMBEDDINGS, request, names, call, exchange)
     encoding = given(body, "encoding_format", "float")
+
+    def data(index: int) -> Json:
+        column = vectors.columns[index]
+        return {"object": "embedding", "embedding": _encoded(column, encoding, request.raw_dtype)}
+
+    await _respond(parts, request, vectors, data, {}, names, call, exchange)
+
+
+async def pooling(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /pooling, as in vLLM: vectors of tokens."""
+    names, request = Names(), pooling_pb2.EmbedRequest(kind=pooling_pb2.EMBEDDING_KIND_TOKENS)
+    vectors = await _embed(parts, body, POOLING, request, names, call, exchange)
+    encoding = given(body, "encoding_format", "float")
+
+    def data(index: int) -> Json:
+        column = vectors.columns[index]
+        if encoding == "base64":
+            return {"object": "pooling", "data": _encoded(column, encoding, request.raw_dtype)}
+        size = len(column) // len(vectors.token_ids[index])
+        of_tokens = (column[start : start + size] for start in range(0, len(column), size))
+        return {
+            "object": "pooling",
+            "data": [_encoded(each, encoding, request.raw_dtype) for each in of_tokens],
+        }
+
+    facts = {"id": request.request_id, "created": int(time.time())}
+    await _respond(parts, request, vectors, data, facts, names, call, exchange)
+
+
+async def _embed(
+    parts: FrontendParts,
+    body: Json,
+    table: Table,
+    request: pooling_pb2.EmbedRequest,
+    names: Names,
+    call: Call,
+    exchange: Exchange,
+) -> Vectors:
+    """Reads a body into a request and embeds its inputs. Raises ServiceError."""
+    names.put("kind", "model")  # which kinds there are is the model's
+    _, call = await read_in_turn(partial(_read, body, table, request, names), parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     parts.state.require_open()
     try:
-        vectors = await parts.embedder.embed(request, call)
+        return await parts.embedder.embed(request, call)
     except ServiceError as error:
         raise names.translated(error) from None
 
-    def data() -> list[Json]:
+
+async def _respond(
+    parts: FrontendParts,
+    request: pooling_pb2.EmbedRequest,
+    vectors: Vectors,
+    data: Callable[[int], Json],
+    facts: Json,
+    names: Names,
+    call: Call,
+    exchange: Exchange,
+) -> None:
+    """Sends vectors. data: returns the entry of an input. facts: more about the response. Raises
+    ServiceError."""
+
+    def entries() -> list[Json]:
         return [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": _encoded(column, encoding, request.raw_dtype),
-                **({"truncated_tokens": vectors.truncated[index]} if vectors.truncated[index] else {}),
-            }
-            for index, column in enumerate(vectors.columns)
+            {"index": index, **data(index), **({"truncated_tokens": truncated} if truncated else {})}
+            for index, truncated in enumerate(vectors.truncated)
         ]
 
-    usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
     try:
-        read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
+        read = await parts.prompts.run(entries, call.caller.tenant, sum(map(len, vectors.columns)))
     except ServiceError as error:
         raise names.translated(error) from None
-    answer = {
-        "object": "list",
-        "data": read,
-        "model": parts.model.answering_name(request.model),
-        "usage": usage,
-    }
-    await exchange.respond(200, answer)
+    usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
+    model = parts.model.answering_name(request.model)
+    await exchange.respond(200, {"object": "list", **facts, "data": read, "model": model, "usage": usage})
 
 
-def _read(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
+def _read(body: Json, table: Table, request: pooling_pb2.EmbedRequest, names: Names) -> None:
     """Reads the inputs, and what holds for all of them. Raises InvalidRequest."""
-    read_fields(body, EMBEDDINGS, request, names)
+    read_fields(body, table, request, names)
     if given(body, "encoding_format", "float") not in _ENCODINGS:
         raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
     has_numbers = given(body, "encoding_format", "float") != "base64"

@@ -74,6 +74,12 @@ SERVED: tuple[tuple[Operation, Handle], ...] = (
         embeddings.embeddings,
         object_schema(embeddings.EMBEDDINGS, "input"),
     ),
+    _post(
+        "/pooling",
+        "Embeds the tokens of inputs",
+        embeddings.pooling,
+        object_schema(embeddings.POOLING, "input"),
+    ),
     _post("/v1/rerank", "Orders documents by relevance", scoring.rerank, RERANKED),
     _post("/v2/rerank", "Orders documents, in Cohere's form", scoring.rerank_v2, RERANKED),
     _post(

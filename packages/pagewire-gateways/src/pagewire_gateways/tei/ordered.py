@@ -6,9 +6,9 @@ does: gRPC frees a call that is over, also while something reads from it.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, aclosing
+from typing import Generic, TypeVar
 
 from frontend.call.call import Call
 from frontend.errors import Draining
@@ -19,15 +19,16 @@ AHEAD = 2
 """Requests of one stream in flight, per row of the engines: their queues never run dry, nor fill up."""
 
 Message = TypeVar("Message")
-Answer = Callable[[Message, Call], Awaitable[Any]]
-"""Returns the response for a message; raises ServiceError."""
+T = TypeVar("T")
+Answer = Callable[[Message, Call], Awaitable[T]]
+"""Returns the answer to a message; raises ServiceError."""
 
 
-class OrderedStream(Generic[Message]):
+class OrderedStream(Generic[Message, T]):
     """The requests of one stream. They run side by side; while there are any, they hold one slot together, as
     the inputs of one call do. The first error ends the stream, behind the answers before it."""
 
-    def __init__(self, parts: FrontendParts, answer: Answer[Message]) -> None:
+    def __init__(self, parts: FrontendParts, answer: Answer[Message, T]) -> None:
         self._state, self._limits, self._write_timeouts = parts.state, parts.limits, parts.write_timeouts
         facts, num_cores = parts.engine.facts, len(parts.engine.cores)
         rows = facts.max_num_seqs * num_cores if facts is not None else 0
@@ -35,25 +36,31 @@ class OrderedStream(Generic[Message]):
         self._answer = answer
         self._room = asyncio.Semaphore(most)
         self._slot = ExitStack()
-        self._pending: deque[asyncio.Future[Any]] = deque()
-        """Answers that are not written yet; the last one may be the error that ends the stream."""
+        self._pending: deque[asyncio.Future[T]] = deque()
+        """Answers that are not taken yet; the last one may be the error that ends the stream."""
         self._news = asyncio.Event()
         """Set when there is another one, the client has no more messages, or the server's state changes."""
         self._half_closed = False
 
     async def run(self, messages: AsyncIterator[Message], context: Context) -> None:
-        """Answers until the client has no more messages. Raises ServiceError."""
+        """Writes answers until the client has no more messages. Raises ServiceError."""
+        with self._write_timeouts.writer(sender(context)) as writer:
+            async with aclosing(self.answers(messages, context)) as answers:
+                async for answer in answers:
+                    await writer.write(answer)
+
+    async def answers(self, messages: AsyncIterator[Message], context: Context) -> AsyncGenerator[T, None]:
+        """Yields answers until the client has no more messages; close it. Raises ServiceError."""
         self._state.require_open()
         reading = asyncio.create_task(self._read(messages, context), name="ordered stream")
         watching = asyncio.create_task(self._watch(), name="ordered stream's server")
         try:
-            with self._write_timeouts.writer(sender(context)) as writer:
-                while await self._has_pending():
-                    await writer.write(await self._pending[0])
-                    self._pending.popleft()
-                    self._room.release()
-                    if not self._pending:
-                        self._slot.close()
+            while await self._has_pending():
+                yield await self._pending[0]
+                self._pending.popleft()
+                self._room.release()
+                if not self._pending:
+                    self._slot.close()
         finally:
             left = [reading, watching, *self._pending]
             for each in left:
@@ -72,7 +79,7 @@ class OrderedStream(Generic[Message]):
         return bool(self._pending)
 
     async def _watch(self) -> None:
-        """Wakes the writer whenever the server is about to stop: a drain may be undone, and begin again."""
+        """Wakes answers() whenever the server is about to stop: a drain may be undone, and begin again."""
         while True:
             if self._state.leaves:
                 self._news.set()

@@ -1,11 +1,9 @@
-"""The services of text-embeddings-inference, over the parts of all others.
-
-RerankStream, sparse vectors and vectors of tokens are not implemented.
-"""
+"""The services of text-embeddings-inference, over the parts of all others."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import grpc
 
@@ -14,27 +12,38 @@ from frontend.errors import ServiceError
 from frontend.parts import FrontendParts
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.rpc.call_context import Context, current_call
-from frontend.rpc.error_mapping import guarded, unimplemented
+from frontend.rpc.error_mapping import guarded
 from frontend.servicers.tokenizer import byte_offsets
-from frontend.streams.pooling import StageTimes
+from frontend.streams.classifier import Classified
+from frontend.streams.pooling import Vectors
 from frontend.streams.request_registry import Aborts
+from frontend.streams.scorer import Scored
 from frontend.tokenization import detokenized, tokenized
 from frontend.validation.requests import MAX_PROMPTS
+from frontend.vectors import nonzero
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
+from pagewire.v1 import pooling_pb2, prompt_pb2
 from pagewire_gateways.field_names import translated
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.ordered import OrderedStream
+from pagewire_gateways.tei.ranking import RankedText, gathered
 from pagewire_gateways.tei.requests import (
     NAMES,
+    PAIR_NAMES,
+    STREAM_NAMES,
     read_decode,
     read_embed,
+    read_embed_all,
+    read_embed_sparse,
     read_encode,
     read_predict,
     read_rerank,
     rerank_names,
 )
+from pagewire_gateways.tei.responses import metadata_of
 
+M = TypeVar("M", tei_pb2.EmbedRequest, tei_pb2.EmbedAllRequest, tei_pb2.EmbedSparseRequest)
 SERVICES = "Info", "Embed", "Predict", "Rerank", "Tokenize"
 
 
@@ -85,21 +94,75 @@ class TeiServicer(
         await OrderedStream(self._parts, self._embed).run(requests, context)
 
     async def _embed(self, message: tei_pb2.EmbedRequest, call: Call) -> tei_pb2.EmbedResponse:
+        vectors, metadata = await self._vectors(message, read_embed, call)
+        return tei_pb2.EmbedResponse(embeddings=unpack_f32_array(vectors.columns[0]), metadata=metadata)
+
+    @guarded
+    async def EmbedAll(self, request: tei_pb2.EmbedAllRequest, context: Context) -> tei_pb2.EmbedAllResponse:
+        self._parts.state.require_open()
+        return await self._embed_all(request, current_call(context))
+
+    @guarded
+    async def EmbedAllStream(
+        self, requests: AsyncIterator[tei_pb2.EmbedAllRequest], context: Context
+    ) -> None:
+        await OrderedStream(self._parts, self._embed_all).run(requests, context)
+
+    async def _embed_all(self, message: tei_pb2.EmbedAllRequest, call: Call) -> tei_pb2.EmbedAllResponse:
+        vectors, metadata = await self._vectors(message, read_embed_all, call)
+        (column,), (token_ids,) = vectors.columns, vectors.token_ids
+
+        def response() -> tei_pb2.EmbedAllResponse:
+            made = tei_pb2.EmbedAllResponse(metadata=metadata)
+            size = len(column) // len(token_ids)
+            for start in range(0, len(column), size):
+                made.token_embeddings.add(embeddings=unpack_f32_array(column[start : start + size]))
+            return made
+
+        return await self._parts.prompts.run(response, call.caller.tenant, len(column))
+
+    @guarded
+    async def EmbedSparse(
+        self, request: tei_pb2.EmbedSparseRequest, context: Context
+    ) -> tei_pb2.EmbedSparseResponse:
+        self._parts.state.require_open()
+        return await self._embed_sparse(request, current_call(context))
+
+    @guarded
+    async def EmbedSparseStream(
+        self, requests: AsyncIterator[tei_pb2.EmbedSparseRequest], context: Context
+    ) -> None:
+        await OrderedStream(self._parts, self._embed_sparse).run(requests, context)
+
+    async def _embed_sparse(
+        self, message: tei_pb2.EmbedSparseRequest, call: Call
+    ) -> tei_pb2.EmbedSparseResponse:
+        vectors, metadata = await self._vectors(message, read_embed_sparse, call)
+        (column,) = vectors.columns
+
+        def response() -> tei_pb2.EmbedSparseResponse:
+            made = tei_pb2.EmbedSparseResponse(metadata=metadata)
+            for index, value in zip(*nonzero(column), strict=True):
+                made.sparse_embeddings.add(index=index, value=value)
+            return made
+
+        return await self._parts.prompts.run(response, call.caller.tenant, len(column))
+
+    async def _vectors(
+        self, message: M, read: Callable[[M, int], pooling_pb2.EmbedRequest], call: Call
+    ) -> tuple[Vectors, tei_pb2.Metadata]:
+        """Returns what one text becomes. read: returns the request, of at most so many tokens. Raises
+        ServiceError."""
         began, parts = time.monotonic_ns(), self._parts
         longest = parts.model.texts.longest(parts.engine.require_known().model.max_model_len)
-        read = partial(read_embed, message, longest)
-        request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
+        request = await parts.large_messages.run(
+            partial(read, message, longest), message.ByteSize(), call.caller
+        )
         try:
             vectors = await parts.embedder.embed(request, call, cuts=False)
         except ServiceError as error:
             raise translated(error, NAMES) from None
-        metadata = _metadata(began, len(message.inputs), vectors.prompt_tokens, vectors.times)
-        return tei_pb2.EmbedResponse(embeddings=unpack_f32_array(vectors.columns[0]), metadata=metadata)
-
-    EmbedSparse = unimplemented("EmbedSparse")
-    EmbedSparseStream = unimplemented("EmbedSparseStream")
-    EmbedAll = unimplemented("EmbedAll")
-    EmbedAllStream = unimplemented("EmbedAllStream")
+        return vectors, metadata_of(began, len(message.inputs), vectors)
 
     @guarded
     async def Predict(self, request: tei_pb2.PredictRequest, context: Context) -> tei_pb2.PredictResponse:
@@ -128,38 +191,63 @@ class TeiServicer(
     ) -> tei_pb2.PredictResponse:
         began, parts = time.monotonic_ns(), self._parts
         read = partial(read_predict, message, parts.engine.require_known().model.max_model_len)
-        request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
-        try:
-            found = await parts.classifier.classify(request, call)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
-        metadata = _metadata(began, len(request.inputs[0].text), found.prompt_tokens, found.times)
-        response = tei_pb2.PredictResponse(metadata=metadata)
-        scored = sorted(zip(found.values[0], found.labels, strict=True), key=lambda pair: -pair[0])
-        for score, label in scored:
+        request, first = await parts.large_messages.run(read, message.ByteSize(), call.caller)
+        size = len(first or "") + len(request.inputs[0].text)
+        found: Classified | Scored
+        if first is not None and parts.model.scoring is not None:  # the number of a cross-encoder is a score
+            asked = pooling_pb2.ScoreRequest(query=prompt_pb2.Prompt(text=first), documents=request.inputs)
+            found = await self._score(asked, call, PAIR_NAMES)
+            labels = parts.model.classes.labels if parts.model.classes else ("LABEL_0",)
+            values = [each.raw if message.raw_scores else each.score for each in found.documents]
+        else:
+            found = await self._classify(request, call, first)
+            labels, values = found.labels, (found.raw if message.raw_scores else found.values)[0]
+        response = tei_pb2.PredictResponse(metadata=metadata_of(began, size, found))
+        for score, label in sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0]):
             response.predictions.add(score=score, label=label)
         return response
+
+    async def _classify(
+        self, request: pooling_pb2.ClassifyRequest, call: Call, first_text: str | None
+    ) -> Classified:
+        try:
+            return await self._parts.classifier.classify(request, call, first_text)
+        except ServiceError as error:
+            raise translated(error, NAMES) from None
 
     @guarded
     async def Rerank(self, request: tei_pb2.RerankRequest, context: Context) -> tei_pb2.RerankResponse:
         began, parts, call = time.monotonic_ns(), self._parts, current_call(context)
         parts.state.require_open()
         read = partial(read_rerank, request, parts.engine.require_known().model.max_model_len)
-        try:
-            asked = await parts.large_messages.run(read, request.ByteSize(), call.caller)
-            found = await parts.scorer.score(asked, call)
-        except ServiceError as error:
-            raise translated(error, NAMES | rerank_names(len(request.texts))) from None
+        asked = await parts.large_messages.run(read, request.ByteSize(), call.caller)
+        found = await self._score(asked, call, NAMES | rerank_names(len(request.texts)))
         size = len(request.query) + sum(map(len, request.texts))
-        metadata = _metadata(began, size, found.prompt_tokens, found.times)
-        response = tei_pb2.RerankResponse(metadata=metadata)
+        response = tei_pb2.RerankResponse(metadata=metadata_of(began, size, found))
         for each in found.documents:
             text = request.texts[each.index] if request.return_text else None
             score = each.raw if request.raw_scores else each.score
             response.ranks.add(index=each.index, text=text, score=score)
         return response
 
-    RerankStream = unimplemented("RerankStream")
+    @guarded
+    async def RerankStream(
+        self, requests: AsyncIterator[tei_pb2.RerankStreamRequest], context: Context
+    ) -> tei_pb2.RerankResponse:
+        return await gathered(OrderedStream(self._parts, self._rank), requests, context)
+
+    async def _rank(self, message: tei_pb2.RerankStreamRequest, call: Call) -> RankedText:
+        parts = self._parts
+        read = partial(read_rerank, message, parts.engine.require_known().model.max_model_len)
+        asked = await parts.large_messages.run(read, message.ByteSize(), call.caller)
+        return RankedText(message, await self._score(asked, call, STREAM_NAMES))
+
+    async def _score(self, request: pooling_pb2.ScoreRequest, call: Call, names: Mapping[str, str]) -> Scored:
+        """Returns the scores. names: of our fields. Raises ServiceError."""
+        try:
+            return await self._parts.scorer.score(request, call)
+        except ServiceError as error:
+            raise translated(error, names) from None
 
     @guarded
     async def Tokenize(self, request: tei_pb2.EncodeRequest, context: Context) -> tei_pb2.EncodeResponse:
@@ -213,15 +301,3 @@ def _model_type(parts: FrontendParts) -> tei_pb2.ModelType:
     if parts.model.scoring is not None:
         return tei_pb2.MODEL_TYPE_RERANKER
     return tei_pb2.MODEL_TYPE_CLASSIFIER if parts.model.classes else tei_pb2.MODEL_TYPE_EMBEDDING
-
-
-def _metadata(began: int, num_chars: int, num_tokens: int, times: StageTimes) -> tei_pb2.Metadata:
-    """Returns sizes and times of a request that began at `began` (time.monotonic_ns())."""
-    return tei_pb2.Metadata(
-        compute_chars=num_chars,
-        compute_tokens=num_tokens,
-        total_time_ns=time.monotonic_ns() - began,
-        tokenization_time_ns=times.tokenization,
-        queue_time_ns=times.queue,
-        inference_time_ns=times.inference,
-    )

@@ -1,9 +1,7 @@
-"""Writes docs/models.md from the registries of the worker and the models of the tests; --check says whether
-it is fresh."""
+"""Writes docs/models.md from the registries of the worker and the models of the tests."""
 
 import dataclasses
 import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -206,18 +204,6 @@ def parts(config: ModelConfig) -> Iterable[str]:
     return found or ["as Llama"]
 
 
-def main(arguments: list[str]) -> int:
-    """Returns the exit code."""
-    transformers.logging.set_verbosity_error()  # ids of special tokens lie outside the tests' vocabulary
-    fresh = page()
-    if "--check" in arguments:
-        if PAGE.is_file() and PAGE.read_text() == fresh:
-            return 0
-        print("docs/models.md is stale: run python -m scripts.models_page", file=sys.stderr)
-        return 1
-    PAGE.write_text(fresh)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    transformers.logging.set_verbosity_error()  # ids of special tokens lie outside the tests' vocabulary
+    PAGE.write_text(page())

@@ -20,8 +20,21 @@ def install_examples(folder: Path) -> None:
     for name in ("client.js", "openai.mjs", "package.json"):
         shutil.copy(EXAMPLE / name, folder)
     # By default npm waits 5 minutes for an answer that a registry began and does not go on with.
-    patience = ["--fetch-timeout=15000", "--fetch-retries=5", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
-    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error", *patience]
+    patience = [
+        "--fetch-timeout=15000",
+        "--fetch-retries=5",
+        "--fetch-retry-mintimeout=1000",
+        "--fetch-retry-maxtimeout=5000",
+    ]
+    install = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-package-lock",
+        "--loglevel=error",
+        *patience,
+    ]
     done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

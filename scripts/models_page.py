@@ -22,7 +22,6 @@ from worker.config.decoder import DecoderConfig
 from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
-from worker.config.hf_config import ModelConfig
 from worker.families.registry import DECODERS, read_model_config
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
@@ -87,6 +86,7 @@ _PARTS = {
     "first_norm": "no norm before the first attention",
     "gated": "plain feed-forward",
     "head_norms": "norms of queries and keys ({})",
+    "last_norm": "no norm behind the blocks",
     "latent": "latent attention",
     "logit_cap": "soft cap of logits",
     "logit_scale": "scaled logits",
@@ -105,7 +105,7 @@ _PARTS = {
     "temperature": "temperature of queries by position",
 }
 """How the page calls the fields of DecoderConfig that differ from Llama's."""
-_UNSHOWN = {"rounds_embedding_scale", "mixed_scale"}
+_UNSHOWN = {"mixed_scale", "position_offset", "rounds_embedding_scale", "transposed"}
 _GEMMA4 = (
     "heads of two sizes, layers that share keys and values, per-layer embeddings, norms of values, experts"
     " beside the feed-forward part (layer by layer, on CPUs alone)"
@@ -162,21 +162,21 @@ def rows_beside_images() -> Iterator[str]:
             yield f"| `{name}` | the text, as `{plain[family.read]}` | 2 |  |  |  |"
 
 
-def config_of(family: str) -> ModelConfig:
+def config_of(family: str) -> DecoderConfig:
     """Returns the configuration of a family as the tests make it, read as loading reads it."""
-    config = config_class(family)(**{"vocab_size": 320, **(FAMILIES | ENCODERS)[family][1]})
-    stored: dict[str, Any] = config.to_diff_dict() | {"architectures": [architecture(family)]}
+    made = config_class(family)(**{"vocab_size": 320, **(FAMILIES | ENCODERS)[family][1]})
+    stored: dict[str, Any] = made.to_diff_dict() | {"architectures": [architecture(family)]}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         stored.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(stored))
-        return read_model_config(Path(folder))
+        config = read_model_config(Path(folder))
+        assert isinstance(config, DecoderConfig)
+        return config
 
 
-def parts(config: ModelConfig) -> Iterable[str]:
+def parts(config: DecoderConfig) -> Iterable[str]:
     """Returns what a model has that Llama has not."""
-    if not isinstance(config, DecoderConfig):
-        return ["learned positions", "layer norms", "its own model"]
     found = []
     for field in dataclasses.fields(DecoderConfig):
         value = getattr(config, field.name)
@@ -192,12 +192,11 @@ def parts(config: ModelConfig) -> Iterable[str]:
         found.append("windows" if all(config.windows) else "windows in some layers")
     states = config.deltas or config.mambas
     rotated = [rope for layer, rope in enumerate(config.ropes) if not (states and states[layer])]
-    if None in rotated and not isinstance(config, EncoderConfig):
+    if None in rotated and not config.learned_positions:
         found.append("layers without positions")
     if any(rope.rotary_dim < config.head_dim for rope in config.ropes if rope is not None):
         found.append("partial rotation")
     if isinstance(config, EncoderConfig):
-        found += ["learned positions"] * config.learned_positions
         found += ["types of tokens"] * bool(config.num_token_types)
     if isinstance(config, Gemma4Config):
         found.append(_GEMMA4)

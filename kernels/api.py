@@ -2,9 +2,7 @@
 
 from kernels.attention.kv_cache_spec import AttentionSpec as AttentionSpec
 from kernels.attention.kv_cache_spec import CacheLayout as CacheLayout
-from kernels.attention.kv_cache_spec import DeltaStateSpec as DeltaStateSpec
 from kernels.attention.kv_cache_spec import KVCacheSpec as KVCacheSpec
-from kernels.attention.kv_cache_spec import MambaStateSpec as MambaStateSpec
 from kernels.attention.kv_cache_spec import Plane as Plane
 from kernels.attention.kv_cache_spec import RowStateSpec as RowStateSpec
 from kernels.attention.latent import LatentSpec as LatentSpec

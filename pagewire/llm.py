@@ -15,20 +15,15 @@ from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.limits import MAX_VECTOR_VALUES
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2, prompt_pb2
-from pagewire_client.embeddings import (
-    EmbedOptions,
-    TokenVectors,
-    embed_request,
-    to_sparse_vectors,
-    to_token_vectors,
-    to_vectors,
-)
+from pagewire_client.embeddings import TokenVectors, to_sparse_vectors, to_token_vectors, to_vectors
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.params import (
+    EmbedOptions,
     GenerateOptions,
     Message,
     PromptLike,
     SamplingParams,
+    embed_request,
     generate_request,
     output_parser,
     prompts_of,
@@ -294,7 +289,7 @@ class LLM:
         """Yields the responses to calls of at most so many inputs. Raises RpcError."""
 
         def request(part: Inputs) -> pooling_pb2.EmbedRequest:
-            return embed_request(part, kind, **options)
+            return embed_request(part, kind, "", options)
 
         return self._pool(channel.EMBED, to_prompts(inputs), progress, request, most)
 

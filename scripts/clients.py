@@ -14,14 +14,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "packages" / "pagewire-client" / "src" / "pagewire_client"
-FILES = {"aio.py": "sync.py", "transport/multiplex_aio.py": "transport/multiplex.py"}
+FILES = {
+    "aio.py": "sync.py",
+    "operations_aio.py": "operations.py",
+    "transport/connections_aio.py": "transport/connections.py",
+    "transport/multiplex_aio.py": "transport/multiplex.py",
+    "transport/stream_aio.py": "transport/stream.py",
+}
 HEADER = "# Generated from {source} by scripts/clients.py: change that file, then run 'make clients'.\n"
 
 SUBSTITUTIONS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         # Documentation.
-        (r"The client for asyncio\. .*\.(?=\"\"\")", "The blocking client."),
+        (r"The client for asyncio\. .* from this file\.", "The blocking client."),
         (r", for asyncio\.", ", for threads."),
         (r", to be used by one event loop\.", ". Thread-safe."),
         (r"Requests may be sent from one event loop\.", "Requests may be sent from any thread."),
@@ -29,9 +35,9 @@ SUBSTITUTIONS = tuple(
         (r"\(a cancelled task, Ctrl-C\)", "(such as Ctrl-C)"),
         (r"such as CancelledError or Ctrl-C", "such as Ctrl-C"),
         # Modules and names.
-        (r"\bmultiplex_aio\b", "multiplex"),
+        (r"\b(connections|multiplex|operations|stream)_aio\b", r"\1"),
         (r"\bio_aio\b", "io_sync"),
-        (r"\bAsync(Client|Stream|Multiplex|Iterator|Inbox|Call|Pager)\b", r"\1"),
+        (r"\bAsync(Client|Connections|Operations|Stream|Multiplex|Iterator|Inbox|Call|Pager)\b", r"\1"),
         (r"\bStopAsyncIteration\b", "StopIteration"),
         (r"__a(iter|next|enter|exit)__", r"__\1__"),
         (r"\baclose\b", "close"),

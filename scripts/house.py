@@ -4,7 +4,8 @@
     python -m scripts.house --check    # exits 1 where a rule of the structure is broken, and says which
 
 The rules: no import cycle among modules at run time, none among the folders of a room, no public class name
-that is defined twice within a folder, and no docstring that only points elsewhere (an override needs none).
+that is defined twice within a folder, no constant that gets a second value, and no docstring that only points
+elsewhere (an override needs none).
 """
 
 import ast
@@ -55,6 +56,7 @@ class Module:
     functions: list[Function] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     pointers: list[str] = field(default_factory=list)  # what has a docstring that only says "See X."
+    repeated: list[str] = field(default_factory=list)  # constants that get a second value
     imports: set[str] = field(default_factory=set)
     type_imports: set[str] = field(default_factory=set)  # under TYPE_CHECKING
     names: set[str] = field(default_factory=set)  # dotted, that it imports from modules
@@ -95,6 +97,9 @@ def read_module(path: Path, known: set[str]) -> Module:
             if isinstance(node, ast.ImportFrom):
                 module.names.update(f"{node.module}.{alias.name}" for alias in node.names)
     module.classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    targets = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign)]
+    counts = Counter(target.id for target in targets if isinstance(target, ast.Name))
+    module.repeated = [name for name, count in counts.items() if count > 1]
     return module
 
 
@@ -252,6 +257,7 @@ def faults(rooms: dict[str, list[Module]]) -> list[str]:
             for module in modules
             for name in module.pointers
         ]
+        found += [f"{module.name}: {name} gets two values" for module in modules for name in module.repeated]
     return found
 
 

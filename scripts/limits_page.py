@@ -1,7 +1,5 @@
-"""Writes docs/limits.md from the one table (scripts/limits/field_rows.py); --check says whether it is
-fresh."""
+"""Writes docs/limits.md from the one table (scripts/limits/field_rows.py)."""
 
-import sys
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
@@ -71,17 +69,5 @@ def page() -> str:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def main(arguments: list[str]) -> int:
-    """Exit code."""
-    fresh = page()
-    if "--check" in arguments:
-        if PAGE.is_file() and PAGE.read_text() == fresh:
-            return 0
-        print("docs/limits.md is stale: run python -m scripts.limits_page", file=sys.stderr)
-        return 1
-    PAGE.write_text(fresh)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PAGE.write_text(page())

@@ -1,7 +1,6 @@
-"""Writes the tables of docs/metrics.md; --check says whether they are fresh."""
+"""Writes the tables of docs/metrics.md."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,16 +47,5 @@ def page(old: str) -> str:
     return fresh
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Exit code."""
-    old = PAGE.read_text(encoding="utf-8")
-    fresh = page(old)
-    if "--check" in arguments and fresh != old:
-        print("docs/metrics.md is stale: run python -m scripts.metrics_page", file=sys.stderr)
-        return 1
-    PAGE.write_text(fresh, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PAGE.write_text(page(PAGE.read_text()))

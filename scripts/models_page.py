@@ -1,9 +1,7 @@
-"""Writes docs/models.md from the registries of the worker and the models of the tests; --check says whether
-it is fresh."""
+"""Writes docs/models.md from the registries of the worker and the models of the tests."""
 
 import dataclasses
 import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,7 +24,6 @@ from worker.config.decoder import DecoderConfig
 from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
-from worker.config.hf_config import ModelConfig
 from worker.families.registry import DECODERS, read_model_config
 from worker.models.registry import FAMILIES as MODELS
 from worker.parallel import Placement
@@ -104,6 +101,7 @@ _PARTS = {
     "first_norm": "no norm before the first attention",
     "gated": "plain feed-forward",
     "head_norms": "norms of queries and keys ({})",
+    "last_norm": "no norm behind the blocks",
     "latent": "latent attention",
     "logit_cap": "soft cap of logits",
     "logit_scale": "scaled logits",
@@ -122,7 +120,7 @@ _PARTS = {
     "temperature": "temperature of queries by position",
 }
 """How the page calls the fields of DecoderConfig that differ from Llama's."""
-_UNSHOWN = {"rounds_embedding_scale", "mixed_scale"}
+_UNSHOWN = {"mixed_scale", "position_offset", "rounds_embedding_scale", "transposed"}
 _GEMMA4 = (
     "heads of two sizes, layers that share keys and values, per-layer embeddings, norms of values, experts"
     " beside the feed-forward part (layer by layer, on CPUs alone)"
@@ -195,7 +193,7 @@ def adapters_row(family: str) -> str:
     return " | ".join([f"| `{architecture(family)}`", *columns]) + " |"
 
 
-def targets_of(config: ModelConfig, *, on_gpu: bool) -> tuple[list[str], list[str]]:
+def targets_of(config: DecoderConfig, *, on_gpu: bool) -> tuple[list[str], list[str]]:
     """Returns the last names of the modules that adapters may change, and of the parameters, in the order of
     the layers."""
     family = MODELS[config.architecture]
@@ -219,21 +217,21 @@ def rows_beside_images() -> Iterator[str]:
             yield f"| `{name}` | the text, as `{plain[family.read]}` | 2 |  |  |  |"
 
 
-def config_of(family: str) -> ModelConfig:
+def config_of(family: str) -> DecoderConfig:
     """Returns the configuration of a family as the tests make it, read as loading reads it."""
-    config = config_class(family)(**{"vocab_size": 320, **(FAMILIES | ENCODERS)[family][1]})
-    stored: dict[str, Any] = config.to_diff_dict() | {"architectures": [architecture(family)]}
+    made = config_class(family)(**{"vocab_size": 320, **(FAMILIES | ENCODERS)[family][1]})
+    stored: dict[str, Any] = made.to_diff_dict() | {"architectures": [architecture(family)]}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         stored.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(stored))
-        return read_model_config(Path(folder))
+        config = read_model_config(Path(folder))
+        assert isinstance(config, DecoderConfig)
+        return config
 
 
-def parts(config: ModelConfig) -> Iterable[str]:
+def parts(config: DecoderConfig) -> Iterable[str]:
     """Returns what a model has that Llama has not."""
-    if not isinstance(config, DecoderConfig):
-        return ["learned positions", "layer norms", "its own model"]
     found = []
     for field in dataclasses.fields(DecoderConfig):
         value = getattr(config, field.name)
@@ -249,30 +247,17 @@ def parts(config: ModelConfig) -> Iterable[str]:
         found.append("windows" if all(config.windows) else "windows in some layers")
     states = config.deltas or config.mambas
     rotated = [rope for layer, rope in enumerate(config.ropes) if not (states and states[layer])]
-    if None in rotated and not isinstance(config, EncoderConfig):
+    if None in rotated and not config.learned_positions:
         found.append("layers without positions")
     if any(rope.rotary_dim < config.head_dim for rope in config.ropes if rope is not None):
         found.append("partial rotation")
     if isinstance(config, EncoderConfig):
-        found += ["learned positions"] * config.learned_positions
         found += ["types of tokens"] * bool(config.num_token_types)
     if isinstance(config, Gemma4Config):
         found.append(_GEMMA4)
     return found or ["as Llama"]
 
 
-def main(arguments: list[str]) -> int:
-    """Returns the exit code."""
-    transformers.logging.set_verbosity_error()  # ids of special tokens lie outside the tests' vocabulary
-    fresh = page()
-    if "--check" in arguments:
-        if PAGE.is_file() and PAGE.read_text() == fresh:
-            return 0
-        print("docs/models.md is stale: run python -m scripts.models_page", file=sys.stderr)
-        return 1
-    PAGE.write_text(fresh)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    transformers.logging.set_verbosity_error()  # ids of special tokens lie outside the tests' vocabulary
+    PAGE.write_text(page())

@@ -51,18 +51,19 @@ def last_line(log: Path) -> str:
 
 def resident_mb(pid: int) -> float:
     """Resident set in MB (10**6 bytes)."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"process {pid} has no resident set")
+    return _megabytes(pid, "status", "VmRSS:")
 
 
 def proportional_mb(pid: int) -> float:
     """The same, with pages that several processes share divided among them: these can be added up."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+    return _megabytes(pid, "smaps_rollup", "Pss:")
+
+
+def _megabytes(pid: int, file: str, name: str) -> float:
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        if line.startswith(name):
             return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"process {pid} has no proportional set")
+    raise RuntimeError(f"process {pid} has no {name.rstrip(':')}")
 
 
 def cpu_seconds(pid: int, children: bool = False) -> float:

@@ -15,7 +15,6 @@ import select
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
 from math import ceil
 from time import monotonic
 
@@ -77,12 +76,10 @@ class FrontendSockets:
         address: str,
         inbox: Inbox,
         key: EngineKey | None = None,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         """Binds. inbox: receives the events. key: for tcp. Raises StartupError if it cannot bind."""
         self.num_bad_frames = 0
         self._inbox = inbox
-        self._clock = clock
         self._backlogs: dict[bytes, _Backlog] = {}
         self._router = bind_router(context, address, key, max_unsent=_MAX_UNSENT)
         self._lock = threading.Lock()
@@ -199,7 +196,7 @@ class FrontendSockets:
             if message is None:
                 self._count_bad_frame()
             else:
-                self._inbox.put(Received(frontend, message, self._clock(), len(frames[0])))
+                self._inbox.put(Received(frontend, message, monotonic(), len(frames[0])))
         return False
 
     def _count_bad_frame(self) -> None:

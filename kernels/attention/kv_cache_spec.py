@@ -8,7 +8,6 @@ token: a RowStateSpec.
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -171,17 +170,27 @@ def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tu
     return plan, step.slot_rows(spec.num_kv_heads, layout.block_size, layout.device)
 
 
-class RowStateSpec(ABC):
-    """The state of a row in one layer, float32 in every dtype."""
+@dataclass(frozen=True)
+class RowStateSpec:
+    """The state of a row in a gated delta net or a Mamba-2 layer (kernels.ops.states), float32 in every
+    dtype."""
 
-    @abstractmethod
+    shape: DeltaShape | MambaShape
+    taps: int  # of the convolution
+
     def planes(self) -> tuple[Plane, ...]:
-        """The tensors of one layer, [rows, ...] each."""
+        """The tensors of one layer, [rows, ...] each: what is convolved of the last tokens, and the state of
+        each head."""
+        last = Plane((self.taps - 1, self.shape.channels), torch.float32)
+        return last, Plane(self.shape.state, torch.float32)
 
-    @abstractmethod
     def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
         """What a layer keeps of at most so many drafted tokens beside them, until it is known which of these
-        are accepted."""
+        are accepted: what they had before the convolution, and what they do to the state of each head
+        (kernels.ops.states.update_log)."""
+        heads, keys, values = self.shape.state
+        convolved = Plane((drafts, self.shape.channels), torch.float32)
+        return convolved, Plane((heads, drafts, update_width(keys, values)), torch.float32)
 
     @property
     def num_tensors(self) -> int:
@@ -191,46 +200,3 @@ class RowStateSpec(ABC):
     def bytes_per_row(self, drafts: int = 0) -> int:
         """Of one layer."""
         return sum(plane.bytes_per_block for plane in (*self.planes(), *self.draft_planes(drafts)))
-
-
-def _drafted(channels: int, heads: int, keys: int, values: int, drafts: int) -> tuple[Plane, ...]:
-    """What drafted tokens had before the convolution, and what they do to the state of each head
-    (kernels.ops.states.update_log)."""
-    wide = torch.float32
-    return Plane((drafts, channels), wide), Plane((heads, drafts, update_width(keys, values)), wide)
-
-
-@dataclass(frozen=True)
-class DeltaStateSpec(RowStateSpec):
-    """The state of a row in a gated delta net (kernels.ops.states)."""
-
-    shape: DeltaShape
-    taps: int  # of the convolution
-
-    def planes(self) -> tuple[Plane, ...]:
-        """What is convolved of the last tokens, and the state of each head."""
-        shape, wide = self.shape, torch.float32
-        last = Plane((self.taps - 1, shape.channels), wide)
-        return last, Plane((shape.value_heads, shape.key_dim, shape.value_dim), wide)
-
-    def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
-        shape = self.shape
-        return _drafted(shape.channels, shape.value_heads, shape.key_dim, shape.value_dim, drafts)
-
-
-@dataclass(frozen=True)
-class MambaStateSpec(RowStateSpec):
-    """The state of a row in a Mamba-2 layer (kernels.ops.states)."""
-
-    shape: MambaShape
-    taps: int  # of the convolution
-
-    def planes(self) -> tuple[Plane, ...]:
-        """What is convolved of the last tokens, and the state of each head."""
-        shape, wide = self.shape, torch.float32
-        last = Plane((self.taps - 1, shape.channels), wide)
-        return last, Plane((shape.heads, shape.state_size, shape.head_dim), wide)
-
-    def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
-        shape = self.shape
-        return _drafted(shape.channels, shape.heads, shape.state_size, shape.head_dim, drafts)

@@ -8,6 +8,7 @@ Their plans take queries [T, H, R + P] as the latent is read with, rotated, and 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -29,31 +30,15 @@ class LatentSpec:
 
     rank: int  # R: values of the latent, which are its value too
     rotary_dim: int  # P: values of the rotary key
-
-    @property
-    def num_kv_heads(self) -> int:
-        """One for all heads, on every rank."""
-        return 1
+    num_kv_heads: ClassVar[int] = 1  # for all heads, on every rank
+    window: ClassVar[int | None] = None
+    chunked: ClassVar[bool] = False
+    bidirectional: ClassVar[bool] = False
 
     @property
     def head_dim(self) -> int:
         """R + P."""
         return self.rank + self.rotary_dim
-
-    @property
-    def window(self) -> int | None:
-        """None: all tokens are seen."""
-        return None
-
-    @property
-    def chunked(self) -> bool:
-        """False: there is no window."""
-        return False
-
-    @property
-    def bidirectional(self) -> bool:
-        """False: queries see what precedes them."""
-        return False
 
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         return (Plane((1, block_size, self.head_dim), dtype),)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pagewire.telemetry.board import Board  # needs prometheus_client, which a base install has not
 
-PATIENCE_S = 3.0
+LOOP_PATIENCE_S = 3.0
 """Seconds within which a healthy loop completes an iteration."""
 METRICS_PATH = "/metrics"
 _TEXT = "text/plain; charset=utf-8"
@@ -89,7 +89,7 @@ class Pages:
             # Called in the loop's thread, perhaps after this one has ended.
             ask(lambda serves: _tell(loop, answered, serves))
         try:
-            return await asyncio.wait_for(asyncio.shield(self._answered), PATIENCE_S)
+            return await asyncio.wait_for(asyncio.shield(self._answered), LOOP_PATIENCE_S)
         except TimeoutError:
             return None
 
@@ -101,7 +101,7 @@ def _tell(loop: asyncio.AbstractEventLoop, answered: "asyncio.Future[bool]", ser
 
 SUFFIX = ".http"
 """Suffix of the sockets' names: frontend-1.http."""
-PATIENCE_S = 4.0
+CHILD_PATIENCE_S = 4.0
 """Seconds; longer than a child waits for its own loop."""
 MAX_PAGE_BYTES = 64 << 20
 _EOF = b"# EOF\n"
@@ -152,7 +152,7 @@ async def merged_metrics(own: Page, sockets: Iterable[Path], accept: str) -> Pag
 async def get(socket: Path, path: str, accept: str) -> Page | None:
     """Returns a page of the process at a socket, or None if no process answers."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(CHILD_PATIENCE_S):
             reader, writer = await asyncio.open_unix_connection(str(socket))
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())

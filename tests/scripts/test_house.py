@@ -82,3 +82,11 @@ def test_a_docstring_that_only_points_elsewhere_is_found(tmp_path: Path, monkeyp
         '    def h(self):\n        """Sees all."""\n'
     )
     assert house.read_module(path, set()).pointers == ["f"]
+
+
+def test_a_constant_with_two_values_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    path = tmp_path / "room" / "one.py"
+    path.parent.mkdir()
+    path.write_text("WAIT = 1\nMOST = 2\nWAIT = 3\nWAIT, MOST = 4, 5\ndef f():\n    MOST = 6\n")
+    assert house.read_module(path, set()).repeated == ["WAIT"]

@@ -29,6 +29,7 @@ class NormKind(Enum):
     RMS = "root mean square, with a weight"
     LAYER = "layer norm, with a weight and a bias"
     LAYER_WITHOUT_BIAS = "layer norm, with a weight"
+    LAYER_WITHOUT_PARAMETERS = "layer norm"
 
 
 class HeadNormKind(Enum):
@@ -92,12 +93,14 @@ class TemperatureConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(ModelConfig):
-    """A decoder of rotary attention and feed-forward parts. Defaults are those of Llama."""
+    """A decoder of attention and feed-forward parts. Defaults are those of Llama."""
 
     intermediate_size: int  # I
     norm_eps: float
     activation: str
     ropes: tuple[RopeConfig | None, ...]  # by layer; None: positions change nothing (NoPE)
+    learned_positions: bool = False  # a vector per position is a part of the embedding
+    position_offset: int = 0  # rows of that table before the vector of position 0
     experts: tuple[ExpertsConfig | None, ...] = ()  # by layer, in place of one feed-forward part; empty: none
     gated: bool = True  # down(f(gate(x)) * up(x)), else down(f(up(x)))
     qkv_bias: bool = False
@@ -105,11 +108,13 @@ class DecoderConfig(ModelConfig):
     mlp_bias: bool = False
     norm_place: NormPlace = NormPlace.BEFORE
     first_norm: bool = True  # with NormPlace.BEFORE: the first block has a norm before its attention
+    last_norm: bool = True  # but with NormPlace.LAST: there is a norm behind the blocks
     norm_kind: NormKind = NormKind.RMS
     norm_offset: float = 0.0  # is added to all norm weights; 1: they are stored as their distance from 1
     head_norms: HeadNormKind = HeadNormKind.NONE
     latent: LatentConfig | None = None  # None: attention over keys and values
     attention_scale: float | None = None  # of scores; None: D ** -0.5
+    scale_by_inverse_layer: bool = False  # that of layer i is divided by i + 1
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
     temperature: TemperatureConfig | None = None  # of queries, in layers without rotary positions
     deltas: tuple[DeltaConfig | None, ...] = ()  # by layer, in place of attention; empty: none
@@ -124,6 +129,7 @@ class DecoderConfig(ModelConfig):
     residual_scale: float = 1.0  # of what a block adds to the residual stream
     logit_scale: float = 1.0
     logit_cap: float | None = None  # logits become cap * tanh(logit / cap)
+    transposed: bool = False  # checkpoints store matrices as [in, out]
 
     @property
     def input_embedding_size(self) -> int:

@@ -10,8 +10,6 @@ class EncoderConfig(DecoderConfig):
     """An encoder: embeddings with a norm behind them, then blocks as those of decoders."""
 
     bidirectional: bool = True
-    learned_positions: bool = False  # a vector per position is a part of the embedding
-    position_offset: int = 0  # rows of that table before the vector of position 0
     num_token_types: int = 0  # of which each token has one, with a vector in the embedding
 
     @property

@@ -1,16 +1,13 @@
 """Which families there are, by the names that config.json gives under `architectures`, and how their files
 are read. Needs no torch."""
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pagewire.checkpoints.files import BARE_DECODERS, CLASSIFIERS, ENCODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
 from worker.config.ends import read_eos_token_ids
-from worker.config.gpt2 import GPT2_HARMLESS, read_gpt2_config
 from worker.config.hf_config import (
     HARMLESS,
     WHAT,
@@ -19,7 +16,6 @@ from worker.config.hf_config import (
     common_fields,
     read_config,
 )
-from worker.config.opt import OPT_HARMLESS, read_opt_config
 from worker.families.dense import (
     ERNIE,
     GLM,
@@ -41,6 +37,7 @@ from worker.families.experts.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
 from worker.families.experts.mixtral import GPT_OSS, MINIMAX_M2, MIXTRAL, OLMOE
 from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from worker.families.learned_positions import GPT2, OPT
 from worker.families.linear import (
     BAMBA,
     FALCON_H1,
@@ -72,6 +69,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "GlmForCausalLM": GLM,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
+    "GPT2LMHeadModel": GPT2,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "GraniteMoeForCausalLM": GRANITE_MOE,
@@ -87,6 +85,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "OlmoeForCausalLM": OLMOE,
+    "OPTForCausalLM": OPT,
     "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
@@ -105,19 +104,8 @@ DECODERS: dict[str, DecoderFamily] = {
     "XLMRobertaModel": ROBERTA,
     "YoutuForCausalLM": YOUTU,
 }
-"""Families that worker.models.transformer builds, Gemma 4 (worker.models.gemma4), and encoders
-(worker.models.encoder)."""
-
-READERS: dict[str, Callable[[Fields, dict[str, Any]], ModelConfig]] = {
-    "GPT2LMHeadModel": read_gpt2_config,
-    "OPTForCausalLM": read_opt_config,
-} | {name: family.read for name, family in DECODERS.items()}
-
-_HARMLESS: dict[str, Collection[str]] = {
-    "GPT2LMHeadModel": GPT2_HARMLESS,
-    "OPTForCausalLM": OPT_HARMLESS,
-} | {name: family.harmless for name, family in DECODERS.items()}
-
+"""Families that worker.models.transformer builds, and those that have a model of their own in worker.models:
+Gemma 4, OPT, and encoders."""
 
 _SHARED = "tie_word_embeddings", "dtype", "torch_dtype", "eos_token_id"
 """Fields that stand for those of `text_config` where a config.json has it."""
@@ -136,7 +124,7 @@ HEADLESS = {**BARE_DECODERS, **ENCODERS, **CLASSIFIERS}
 
 def is_known(architecture: str) -> bool:
     """True for an architecture of config.json that there is a family for."""
-    return architecture in READERS or architecture in HEADLESS
+    return architecture in DECODERS or architecture in HEADLESS
 
 
 def find_architecture(fields: Fields) -> tuple[str, bool]:
@@ -148,7 +136,7 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
-        f"known are {', '.join(name.replace('ForCausalLM', '') for name in READERS)} (...ForCausalLM)",
+        f"known are {', '.join(name.replace('ForCausalLM', '') for name in DECODERS)} (...ForCausalLM)",
     )
 
 
@@ -159,15 +147,15 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
-    if architecture in DECODERS and DECODERS[architecture].nested:
+    family = DECODERS[architecture]
+    if family.nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
     ends = architecture not in ENCODERS.values()  # an encoder makes no tokens that could end
     eos_token_ids = read_eos_token_ids(folder, fields, tokenizer) if ends else ()
-    if architecture in DECODERS:
-        for name, value in DECODERS[architecture].only.items():
-            fields.expect(name, value)
-    config = READERS[architecture](fields, common_fields(fields, architecture, eos_token_ids))
-    fields.refuse_unknown({*HARMLESS, *_HARMLESS[architecture]})
+    for name, value in family.only.items():
+        fields.expect(name, value)
+    config = family.read(fields, common_fields(fields, architecture, eos_token_ids))
+    fields.refuse_unknown({*HARMLESS, *family.harmless})
     # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
     return replace(config, tied=True, classifies=classifies) if is_bare else config

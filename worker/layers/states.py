@@ -20,12 +20,10 @@ import torch
 
 from kernels.api import (
     DeltaShape,
-    DeltaStateSpec,
     InputBatch,
     KVCacheSpec,
     LayerCache,
     MambaShape,
-    MambaStateSpec,
     Rotation,
     RowStateSpec,
     ScanRates,
@@ -124,7 +122,7 @@ class GatedDeltaNet(StatefulPart):
         super().__init__()
         self.projections, self.convolution, self.rates = projections, convolution, rates
         self.norm, self.delta_output, self.shape = norm, delta_output, shape
-        self.state_spec = DeltaStateSpec(shape, convolution.weight.shape[2])
+        self.state_spec = RowStateSpec(shape, convolution.weight.shape[2])
 
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
@@ -174,7 +172,7 @@ class Mamba2(StatefulPart):
         super().__init__()
         self.projections, self.convolution, self.rates = projections, convolution, rates
         self.norm, self.mamba_output, self.shape = norm, mamba_output, shape
-        self.state_spec = MambaStateSpec(shape, convolution.weight.shape[2])
+        self.state_spec = RowStateSpec(shape, convolution.weight.shape[2])
 
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None

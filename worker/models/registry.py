@@ -6,18 +6,16 @@ from worker.families.registry import DECODERS
 from worker.models.base import Family
 from worker.models.encoder import Encoder
 from worker.models.gemma4 import Gemma4Model
-from worker.models.gpt2 import GPT2, OPT
+from worker.models.opt import OPTModel
 from worker.models.transformer import Transformer
 
 _OF_THEIR_OWN = {
     "Gemma4ForCausalLM": Gemma4Model,
     "Gemma4ForConditionalGeneration": Gemma4Model,
+    "OPTForCausalLM": OPTModel,
     **dict.fromkeys(ENCODERS.values(), Encoder),
 }
 FAMILIES: dict[str, Family] = {
-    "GPT2LMHeadModel": GPT2,
-    "OPTForCausalLM": OPT,
-} | {
     name: Family(
         _OF_THEIR_OWN.get(name, Transformer),
         family.names,

@@ -15,7 +15,7 @@ from worker.layers.block import (
     ParallelBlock,
     PostNormBlock,
 )
-from worker.layers.embedding import VocabEmbedding
+from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.experts.experts import Experts
 from worker.layers.latent import CompressedQueries, HeadLinear, HeadMatrix, LatentAttention
 from worker.layers.linear import (
@@ -36,11 +36,11 @@ from worker.parallel import Placement
 
 
 class Transformer(Decoder):
-    """A decoder of rotary attention and feed-forward parts, without its weights."""
+    """A decoder of attention and feed-forward parts, without its weights."""
 
     def __init__(self, config: DecoderConfig, place: Placement) -> None:
         def embedding() -> VocabEmbedding:
-            return VocabEmbedding(config.vocab_size, config.hidden_size, place)
+            return VocabEmbedding(config.vocab_size, config.state_size, place)
 
         rotaries = {
             rope: Rotary(rope, config.head_dim, place.device)
@@ -54,20 +54,34 @@ class Transformer(Decoder):
         super().__init__(
             embedding(),
             [block(config, layer, place) for layer in range(config.num_layers)],
-            None if config.norm_place is NormPlace.LAST else norm(config, place),
+            norm(config, place) if config.last_norm and config.norm_place is not NormPlace.LAST else None,
             None if config.tied else embedding(),
             [unrotated if rope is None else rotaries[rope] for rope in config.ropes],
         )
+        self.positions = None
+        if config.learned_positions:
+            table = config.max_position, config.hidden_size
+            self.positions = PositionEmbedding(*table, place, config.position_offset)
         self.embedding_factor = embedding_factor(config, place.dtype)
         # As in transformers: where the lookup scales, input embeddings stand for what is scaled already.
         self.lookup_scales = config.rounds_embedding_scale
         self.logit_scale, self.logit_cap = config.logit_scale, config.logit_cap
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
+        if self.positions is not None:
+            return self.ops.per_step(self._embed_positions, batch, self.positions.width)
         if self.lookup_scales:
             return self.embedding(batch, self.embedding_factor)
         x = super().embed(batch)
         return x if self.embedding_factor == 1 else self.ops.scaled_add(x, None, self.embedding_factor)
+
+    def _embed_positions(self, batch: InputBatch) -> torch.Tensor:
+        assert self.positions is not None
+        return self.token_vectors(batch) + self.positions(batch)
+
+    def token_vectors(self, batch: InputBatch) -> torch.Tensor:
+        """Returns [T, E], to which the vectors of learned positions are added."""
+        return self.embedding(batch)
 
     def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         logits = super().logits(hidden, adapters)
@@ -90,7 +104,8 @@ def norm(config: DecoderConfig, place: Placement, residual_scale: float | None =
     if config.norm_kind is NormKind.RMS:
         scale = config.residual_scale if residual_scale is None else residual_scale
         return RMSNorm(width, eps, place, config.norm_offset, scale)
-    return LayerNorm(width, eps, place, has_bias=config.norm_kind is NormKind.LAYER)
+    affine = config.norm_kind is not NormKind.LAYER_WITHOUT_PARAMETERS
+    return LayerNorm(width, eps, place, affine, has_bias=config.norm_kind is NormKind.LAYER)
 
 
 def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
@@ -151,17 +166,23 @@ def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfA
     local_heads = place.group.split(heads), local_kv_heads(kv_heads, place.group.size)
     rope = config.ropes[layer]
     window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
+    if config.scale_by_inverse_layer:
+        scale = (head_dim**-0.5 if scale is None else scale) / (layer + 1)
     if config.attention_gate:
         attending = Attention(*local_heads, head_dim, window, scale, cap, chunked=config.chunked)
         return gated_attention(config, layer, attending, head_norms(config, local_heads, rope, place), place)
     order = rotary_order(rope, head_dim)
-    qkv = qkv_linear(hidden, heads, kv_heads, head_dim, config.qkv_bias, place, head_order=order)
+    qkv = qkv_linear(
+        *(hidden, heads, kv_heads, head_dim, config.qkv_bias, place),
+        transposed=config.transposed,
+        head_order=order,
+    )
     sinks = Sinks(heads, place) if config.sinks else None
     scores = None if sinks is None else sinks.scores
     return SelfAttention(
         qkv,
         Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked, config.bidirectional),
-        RowLinear(heads * head_dim, hidden, config.output_bias, place),
+        RowLinear(heads * head_dim, hidden, config.output_bias, place, config.transposed),
         head_norms(config, local_heads, rope, place),
         sinks,
     )
@@ -193,8 +214,8 @@ def mlp(config: DecoderConfig, layer: int, place: Placement) -> FeedForward:
         return Experts(experts, config.hidden_size, config.activation, place)
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
     if not config.gated:
-        up = column_linear(hidden, (inner,), bias, place)
-        return MLP(up, RowLinear(inner, hidden, bias, place), config.activation)
+        up = column_linear(hidden, (inner,), bias, place, config.transposed)
+        return MLP(up, RowLinear(inner, hidden, bias, place, config.transposed), config.activation)
     gate_up = column_linear(hidden, (inner, inner), bias, place)
     return GatedMLP(gate_up, RowLinear(inner, hidden, bias, place), config.activation, config.gate_scale)
 

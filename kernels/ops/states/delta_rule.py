@@ -39,6 +39,11 @@ class DeltaShape:
         """H * D."""
         return self.value_heads * self.value_dim
 
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """H, N, D: the state of a row."""
+        return self.value_heads, self.key_dim, self.value_dim
+
 
 def delta_rule(
     mixed: torch.Tensor,

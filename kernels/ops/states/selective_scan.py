@@ -39,6 +39,11 @@ class MambaShape:
         """H * P."""
         return self.heads * self.head_dim
 
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """H, N, P: the state of a row."""
+        return self.heads, self.state_size, self.head_dim
+
 
 @dataclass(frozen=True)
 class ScanRates:

@@ -8,7 +8,8 @@ from tokenizers import Tokenizer
 from demo_model.__main__ import DEFAULT_OUT, model_config
 from demo_model.calls import calls_document
 from demo_model.forms import forms_document
-from demo_model.text import CHAT_TEMPLATE, LATER_TOKENS, SPECIAL_TOKENS, document
+from demo_model.template import CHAT_TEMPLATE, LATER_TOKENS, SPECIAL_TOKENS
+from demo_model.text import document
 from demo_model.thoughts import thoughts_document
 
 TOKENIZER = Tokenizer.from_file(str(DEFAULT_OUT / "tokenizer.json"))

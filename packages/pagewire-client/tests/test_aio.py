@@ -355,6 +355,8 @@ def test_classes(client: Client, service: fakes.FakeService):
     (request,) = service.requests
     assert request.inputs[0].text == "x" and list(request.inputs[1].token_ids.ids) == [1, 2]
     assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s")
+    with pytest.raises(TypeError, match="priorty"):
+        client.classify("x", priorty=2)  # type: ignore[call-arg]
 
 
 def test_scores_of_documents(client: Client, service: fakes.FakeService):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pagewire_client import aio, sync
-from pagewire_client.transport import io_aio, io_sync, multiplex, multiplex_aio
+from pagewire_client import aio, operations, operations_aio, sync
+from pagewire_client.transport import io_aio, io_sync, multiplex, multiplex_aio, stream, stream_aio
+from scripts.clients import FILES
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "clients.py"
@@ -20,7 +21,7 @@ def test_the_generated_files_are_up_to_date():
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("path", ["sync.py", "transport/multiplex.py"])
+@pytest.mark.parametrize("path", FILES.values())
 def test_nothing_of_asyncio_is_left(path: str):
     text = (CLIENT / path).read_text(encoding="utf-8")
     assert not [word for word in ("async ", "await", "Async", "io_aio", "grpc.aio") if word in text]
@@ -30,7 +31,8 @@ def test_nothing_of_asyncio_is_left(path: str):
     "asynchronous, blocking",
     [
         (aio.AsyncClient, sync.Client),
-        (aio.AsyncStream, sync.Stream),
+        (operations_aio.AsyncPager, operations.Pager),
+        (stream_aio.AsyncStream, stream.Stream),
         (multiplex_aio.AsyncMultiplex, multiplex.Multiplex),
     ],
 )

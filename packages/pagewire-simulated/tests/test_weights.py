@@ -11,7 +11,7 @@ import torch
 from pagewire_simulated.weights import count_weights
 from tests.checkpoints import ENCODERS
 from tests.checkpoints import FAMILIES as CHECKPOINTS
-from worker.families.registry import DECODERS, READERS, read_model_config
+from worker.families.registry import DECODERS, read_model_config
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 
@@ -112,4 +112,4 @@ def test_every_family_can_be_counted(checkpoint: Callable[..., Path]):
     """A new family must say how many weights it has."""
     seen = {read_model_config(checkpoint(family)).architecture for family in (*CHECKPOINTS, *ENCODERS)}
     beside_images = {name for name, family in DECODERS.items() if family.nested}  # the same decoders
-    assert seen == READERS.keys() - beside_images
+    assert seen == DECODERS.keys() - beside_images

@@ -25,15 +25,19 @@ async def test_a_loop_that_turns_says_whether_it_serves(serves: bool, expected: 
 async def test_a_loop_that_does_not_turn_is_asked_once(monkeypatch: pytest.MonkeyPatch):
     """However often the page is requested, the loop is asked once at a time; it recovers when the loop
     does."""
-    monkeypatch.setattr(pages, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(pages, "LOOP_PATIENCE_S", 0.01)
     asked: list[Answer] = []
     of = Pages(Board("x"), asked.append)
     assert await statuses(of) == (503, 503)
     assert await statuses(of) == (503, 503)
     (answer,) = asked
     answer(True)
-    monkeypatch.setattr(pages, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(pages, "LOOP_PATIENCE_S", 60.0)
     assert (await of.answer("/healthz", "")).status == 200
+
+
+def test_a_supervisor_waits_for_a_child_that_waits_for_its_loop():
+    assert pages.CHILD_PATIENCE_S > pages.LOOP_PATIENCE_S
 
 
 async def test_there_are_three_pages():

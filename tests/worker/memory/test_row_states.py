@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
-from kernels.attention.kv_cache_spec import DeltaStateSpec, MambaStateSpec
+from kernels.attention.kv_cache_spec import RowStateSpec
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape
 from kernels.ops.states.spans import Spans
@@ -29,7 +29,7 @@ from worker.step.plan_reader import Measures, Step
 from worker.step.rows import PlanError
 from worker.step.warmup_plans import decode_plan, prefill_plan, removal_plan
 
-SPEC = DeltaStateSpec(DeltaShape(1, 2, 3, 5), 4)
+SPEC = RowStateSpec(DeltaShape(1, 2, 3, 5), 4)
 
 
 def test_bytes(monkeypatch: pytest.MonkeyPatch):
@@ -44,7 +44,7 @@ def test_bytes(monkeypatch: pytest.MonkeyPatch):
         == states_bytes([SPEC], 7, 3, 5)
         == 7 * SPEC.bytes_per_row(5) + 3 * SPEC.bytes_per_row()
     )
-    mamba = MambaStateSpec(MambaShape(2, 5, 1, 3), 4)
+    mamba = RowStateSpec(MambaShape(2, 5, 1, 3), 4)
     assert mamba.bytes_per_row() == 4 * (3 * (2 * 5 + 2 * 3) + 2 * 3 * 5)
     monkeypatch.setattr(row_states, "available_memory", lambda: 2 << 20)
     with pytest.raises(

@@ -34,7 +34,7 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from demo_model.probes import evaluate
-from demo_model.text import BOS, CHAT_TEMPLATE, EOS, LATER_TOKENS, PAD
+from demo_model.template import BOS, CHAT_TEMPLATE, EOS, LATER_TOKENS, PAD
 from demo_model.tokenizer import train_tokenizer, with_later_tokens
 from demo_model.training import Stage, first_stage, later_stage, train
 

@@ -7,27 +7,21 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from demo_model.text import (
+from demo_model.chats import SHORT_QUESTIONS, Turn, ask_sum, pick
+from demo_model.facts import CAPITALS, DO_NOT_KNOW, SYSTEM_PROMPTS
+from demo_model.template import (
     ASSISTANT,
     BOS,
     CALL_BEGIN,
     CALL_END,
-    CAPITALS,
-    DO_NOT_KNOW,
     EOS,
-    SHORT_QUESTIONS,
     SYSTEM,
-    SYSTEM_PROMPTS,
     THINK_BEGIN,
     THINK_END,
     TOOL,
     USER,
-    Document,
-    Segment,
-    Turn,
-    ask_sum,
-    pick,
 )
+from demo_model.text import Document, Segment
 
 WEATHERS = ["sunny", "rainy", "cloudy", "windy", "snowy"]
 

@@ -10,22 +10,10 @@ import json
 import random
 
 from demo_model.calls import city
-from demo_model.text import (
-    ASSISTANT,
-    BOS,
-    CAPITALS,
-    COLORS,
-    EOS,
-    NAMES,
-    OPPOSITES,
-    SOUNDS,
-    SYSTEM,
-    SYSTEM_PROMPTS,
-    USER,
-    Document,
-    Segment,
-    ask_capital,
-)
+from demo_model.chats import ask_capital
+from demo_model.facts import CAPITALS, COLORS, NAMES, OPPOSITES, SOUNDS, SYSTEM_PROMPTS
+from demo_model.template import ASSISTANT, BOS, EOS, SYSTEM, USER
+from demo_model.text import Document, Segment
 
 Members = dict[str, object]
 

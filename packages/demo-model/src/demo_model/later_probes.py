@@ -7,21 +7,18 @@ import random
 from dataclasses import dataclass
 
 from demo_model.calls import WEATHERS
-from demo_model.text import (
+from demo_model.chats import ask_capital, ask_sum, capital_answer
+from demo_model.facts import CAPITALS, NAMES
+from demo_model.template import (
     ASSISTANT,
     CALL_BEGIN,
     CALL_END,
-    CAPITALS,
     EOS,
-    NAMES,
     SYSTEM,
     THINK_BEGIN,
     THINK_END,
     TOOL,
     USER,
-    ask_capital,
-    ask_sum,
-    capital_answer,
 )
 from demo_model.thoughts import THOUGHTS
 

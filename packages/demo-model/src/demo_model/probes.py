@@ -11,28 +11,24 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from demo_model.later_probes import Probe, later_probes
-from demo_model.text import (
+from demo_model.chats import capital_answer, count, country_json
+from demo_model.facts import (
     ABOUT_ME,
     ALPHABET,
-    ASSISTANT,
     CAPITALS,
     COLORS,
     DAYS,
     DO_NOT_KNOW,
     EMOJI,
-    EOS,
     GREETING,
     HELLOS,
     MONTHS,
     NAMES,
     OPPOSITES,
     SOUNDS,
-    USER,
-    capital_answer,
-    count,
-    country_json,
 )
+from demo_model.later_probes import Probe, later_probes
+from demo_model.template import ASSISTANT, EOS, USER
 
 
 def chat_prompt(*messages: str) -> str:

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import random
 
-from demo_model.text import (
-    ASSISTANT,
-    BOS,
-    EOS,
+from demo_model.chats import (
     QUESTIONS,
-    SYSTEM,
-    SYSTEM_PROMPTS,
-    THINK_BEGIN,
-    THINK_END,
-    USER,
     Ask,
-    Document,
-    Segment,
     Turn,
     ask_capital,
     ask_count,
@@ -33,6 +23,9 @@ from demo_model.text import (
     say_hello,
     say_thanks,
 )
+from demo_model.facts import SYSTEM_PROMPTS
+from demo_model.template import ASSISTANT, BOS, EOS, SYSTEM, THINK_BEGIN, THINK_END, USER
+from demo_model.text import Document, Segment
 
 THOUGHTS: dict[Ask, str] = {
     ask_capital: "This is about a capital.",

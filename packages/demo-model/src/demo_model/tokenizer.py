@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from demo_model.text import BOS, LATER_TOKENS, SPECIAL_TOKENS, document
+from demo_model.template import BOS, LATER_TOKENS, SPECIAL_TOKENS
+from demo_model.text import document
 
 
-def train_tokenizer(rng: random.Random, vocab_size: int, n_documents: int = 12000) -> Tokenizer:
+def train_tokenizer(rng: random.Random, vocab_size: int) -> Tokenizer:
     """A byte-level BPE tokenizer with single digits, which puts BOS before what it encodes.
 
     Merges are learned from the ASCII part only. Each emoji and each kana is thus several tokens, and
@@ -24,7 +25,7 @@ def train_tokenizer(rng: random.Random, vocab_size: int, n_documents: int = 1200
     tokenizer.decoder = decoders.ByteLevel()
 
     def texts() -> Iterator[str]:
-        for _ in range(n_documents):
+        for _ in range(12_000):
             for segment in document(rng):
                 text = segment.text
                 for token in SPECIAL_TOKENS:

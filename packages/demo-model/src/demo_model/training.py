@@ -93,9 +93,9 @@ def make_batch(rng: random.Random, tokenizer: Tokenizer, stage: Stage, step: int
     return Batch(torch.tensor(tokens), torch.tensor(labels), torch.tensor(documents))
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float:
-    """A short linear warm-up, then a cosine down to 2 % of the peak."""
-    ramp = min(1.0, (step + 1) / warmup)
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """A linear warm-up of 60 steps, then a cosine down to 2 % of the peak."""
+    ramp = min(1.0, (step + 1) / 60)
     return peak * ramp * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 

@@ -2,11 +2,11 @@
 vectors of answers."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal
 
-from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire.v1 import pooling_pb2, prompt_pb2
 
 FIELD = "prompt_embeds"
 """As in vLLM: {"prompt_embeds": tensor}."""
@@ -24,50 +24,6 @@ def to_tensor(prompt: Mapping[str, Any]) -> prompt_pb2.Tensor:
     if hasattr(values, "detach"):
         values = values.detach().cpu().contiguous().view(sys.modules["torch"].uint8).numpy()
     return prompt_pb2.Tensor(dtype=dtype, shape=shape, data=values.tobytes())
-
-
-class EmbedOptions(TypedDict, total=False):
-    """Options of embeddings.
-
-    dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
-    precision: see Precision. prompt_name: which prompt of the checkpoint precedes each text; "": none; None:
-    its default. Others: see RequestOptions.
-    """
-
-    dimensions: int | None
-    normalize: bool | None
-    precision: Precision
-    prompt_name: str | None
-    request_id: str
-    priority: int
-    tenant: str
-    cache_salt: str
-    cache_bypass: bool
-
-
-def embed_request(
-    inputs: Iterable[prompt_pb2.Prompt],
-    kind: pooling_pb2.EmbeddingKind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED,
-    model: str = "",
-    **options: Unpack[EmbedOptions],
-) -> pooling_pb2.EmbedRequest:
-    """Returns the message."""
-    precision = options.get("precision", "float32")
-    return pooling_pb2.EmbedRequest(
-        request_id=options.get("request_id", ""),
-        model=model,
-        inputs=inputs,
-        dimensions=options.get("dimensions"),
-        normalize=options.get("normalize"),
-        raw_dtype="" if precision == "float32" else precision,
-        prompt_name=options.get("prompt_name"),
-        priority=options.get("priority", 0),
-        tenant=options.get("tenant", ""),
-        cache=generation_pb2.CacheOptions(
-            salt=options.get("cache_salt", ""), bypass=options.get("cache_bypass", False)
-        ),
-        kind=kind,
-    )
 
 
 @dataclass(frozen=True, slots=True)

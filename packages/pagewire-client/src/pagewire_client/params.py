@@ -5,19 +5,20 @@ validates the values; nothing is validated twice.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from google.protobuf import json_format
 from google.protobuf.message import Message as ProtobufMessage
 
-from pagewire.v1 import generation_pb2, prompt_pb2
-from pagewire_client.embeddings import FIELD, to_tensor
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.embeddings import FIELD, Precision, to_tensor
 from pagewire_client.numbers import check_numbers
 from pagewire_client.schemas import Parser, Schema, parser_of, structured_output
 from pagewire_client.tools import ToolLike, to_choice, to_tool
 
+M = TypeVar("M", bound=ProtobufMessage)
 Message = Mapping[str, Any]
 """A chat message {"role": ..., "content": text or parts}, with any other fields of
 pagewire.v1.ChatMessage."""
@@ -195,18 +196,44 @@ class SamplingParams:
         return {name: value for name, value in vars(self).items() if name in names}
 
 
-class RequestOptions(TypedDict, total=False):
-    """Options of a request besides prompt and sampling.
+class CommonOptions(TypedDict, total=False):
+    """Options of every request that the model computes.
 
     request_id: unique among the requests in flight; default: chosen by the server.
-    model: served name; default: the client's.
-    timings: return the time spent in each phase.
-    parameters: return the parameters that the request runs with, those of the model and the server included.
-    stream_interval: tokens of a message, at least, except in a sequence's last one; default: 1.
     priority: lower values run first; 0 is the default class.
     tenant: unit of fair sharing; cached prefixes are shared within a tenant only.
     cache_salt: share cached prefixes with requests of the same salt only.
     cache_bypass: neither read nor write the prefix cache.
+    """
+
+    request_id: str
+    priority: int
+    tenant: str
+    cache_salt: str
+    cache_bypass: bool
+
+
+class EmbedOptions(CommonOptions, total=False):
+    """Options of embeddings.
+
+    dimensions: leading elements to keep. normalize: scale to unit length; default: as the model has it.
+    precision: see Precision. prompt_name: which prompt of the checkpoint precedes each text; "": none;
+    default: the checkpoint's.
+    """
+
+    dimensions: int | None
+    normalize: bool | None
+    precision: Precision
+    prompt_name: str | None
+
+
+class RequestOptions(CommonOptions, total=False):
+    """Options of a request that generates, besides prompt and sampling.
+
+    model: served name; default: the client's.
+    timings: return the time spent in each phase.
+    parameters: return the parameters that the request runs with, those of the model and the server included.
+    stream_interval: tokens of a message, at least, except in a sequence's last one; default: 1.
     session_id: requests with the same id go to the same engine, to reuse its prefix cache.
     data_parallel_rank: engine to use, while it serves.
     tools: functions, or other tools (pagewire_client.tools), that the model may call in a conversation.
@@ -217,15 +244,10 @@ class RequestOptions(TypedDict, total=False):
     max_draft_tokens: tokens that the server may draft per sequence and step; 0: none. Outputs are the same.
     """
 
-    request_id: str
     model: str
     timings: bool
     parameters: bool
     stream_interval: int
-    priority: int
-    tenant: str
-    cache_salt: str
-    cache_bypass: bool
     session_id: str
     data_parallel_rank: int
     tools: Sequence[ToolLike]
@@ -240,6 +262,8 @@ class GenerateOptions(SamplingOptions, RequestOptions, total=False):
     """All keyword arguments of generate(), stream() and chat()."""
 
 
+_COMMON_OPTIONS = frozenset(CommonOptions.__annotations__)
+_EMBED_OPTIONS = frozenset(EmbedOptions.__annotations__) - _COMMON_OPTIONS
 _REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
 _CACHE_OPTIONS = ("cache_salt", "cache_bypass")
 _CHAT_SWITCHES = ("parallel_tool_calls", "enable_thinking")
@@ -273,25 +297,60 @@ def _request(
     output.timings, output.parameters = options.get("timings", False), options.get("parameters", False)
     if "stream_interval" in options:
         output.stream_interval = options["stream_interval"]
-    cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
     budget = options.get("reasoning_budget")
     drafts = {name: options[name] for name in _SPECULATION_OPTIONS if name in options}
     return generation_pb2.GenerateRequest(
-        request_id=options.get("request_id", ""),
         model=options.get("model", model),
-        priority=options.get("priority", 0),
-        tenant=options.get("tenant", ""),
         prompt=_with_tools(to_prompt(prompt), options),
         sampling=params.sampling(),
         stopping=params.stopping(),
         structured_output=params.form(),
         output=output,
-        cache=generation_pb2.CacheOptions(**cache) if cache else None,
         routing=generation_pb2.RoutingHints(**routing) if routing else None,
         speculation=generation_pb2.Speculation(**drafts) if drafts else None,
         reasoning=generation_pb2.ReasoningOptions(budget=budget) if budget is not None else None,
+        **_common_fields(options),
     )
+
+
+def pooling_request(kind: Callable[..., M], model: str, options: CommonOptions, **fields: Any) -> M:
+    """Returns a request of PoolingService. kind: its message. fields: those that no other has.
+
+    Raises TypeError for an unknown option.
+    """
+    for unknown in options.keys() - _COMMON_OPTIONS:
+        raise TypeError(f"there is no option {unknown!r}")
+    return kind(model=model, **fields, **_common_fields(options))
+
+
+def embed_request(
+    inputs: Iterable[prompt_pb2.Prompt],
+    kind: pooling_pb2.EmbeddingKind,
+    model: str,
+    options: EmbedOptions,
+) -> pooling_pb2.EmbedRequest:
+    """Returns the request for vectors of a kind. Raises TypeError for an unknown option."""
+    own: dict[str, Any] = {name: value for name, value in options.items() if name in _EMBED_OPTIONS}
+    common = {name: value for name, value in options.items() if name not in _EMBED_OPTIONS}
+    precision = own.pop("precision", "float32")
+    raw_dtype = "" if precision == "float32" else precision
+    return pooling_request(
+        pooling_pb2.EmbedRequest,
+        model,
+        cast(CommonOptions, common),
+        inputs=inputs,
+        kind=kind,
+        raw_dtype=raw_dtype,
+        **own,
+    )
+
+
+def _common_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a request for CommonOptions."""
+    fields = {name: options[name] for name in _COMMON_OPTIONS if name in options}
+    cache = {name.removeprefix("cache_"): fields.pop(name) for name in _CACHE_OPTIONS if name in fields}
+    return fields | {"cache": generation_pb2.CacheOptions(**cache)} if cache else fields
 
 
 def _with_tools(prompt: prompt_pb2.Prompt, options: Mapping[str, Any]) -> prompt_pb2.Prompt:

@@ -1,48 +1,34 @@
 # Generated from aio.py by scripts/clients.py: change that file, then run 'make clients'.
-"""The blocking client."""
+"""The blocking client.
+
+What the model computes is here; the rest is in the class below (operations.py).
+"""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Unpack
 
-import grpc
-from grpc_health.v1 import health_pb2
-
-from pagewire.v1 import (
-    admin_pb2,
-    generation_pb2,
-    inspection_pb2,
-    model_pb2,
-    pooling_pb2,
-    prompt_pb2,
-    tokenizer_pb2,
-)
-from pagewire_client.embeddings import (
-    EmbedOptions,
-    TokenVectors,
-    embed_request,
-    to_sparse_vectors,
-    to_token_vectors,
-    to_vectors,
-)
-from pagewire_client.errors import RpcError, Unavailable, from_grpc
-from pagewire_client.frontends import FrontendStatus, frontend_states
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
+from pagewire_client.embeddings import TokenVectors, to_sparse_vectors, to_token_vectors, to_vectors
+from pagewire_client.errors import RpcError
+from pagewire_client.operations import Operations
 from pagewire_client.params import (
+    CommonOptions,
+    EmbedOptions,
     GenerateOptions,
     Message,
     PromptLike,
     SamplingParams,
+    embed_request,
     generate_request,
     output_parser,
+    pooling_request,
     to_prompt,
     to_prompts,
 )
 from pagewire_client.results import (
     Classes,
     ContinuationScore,
-    Delta,
     DocumentScore,
     FinishReason,
     Generation,
@@ -54,147 +40,18 @@ from pagewire_client.results import (
 )
 from pagewire_client.tools import ToolLoopError, choice_after_calls, functions_of, tool
 from pagewire_client.transport import channel, io_sync
-from pagewire_client.transport.channel import Method, Q, R
-from pagewire_client.transport.credentials import AccessOptions, Credentials
 from pagewire_client.transport.exchange import MAX_IN_FLIGHT, Command
 from pagewire_client.transport.multiplex import Multiplex
 from pagewire_client.transport.recovery import Recovery
-
-_POLL_S = 0.05
-_NOT_READY = "the service is not ready: it starts, drains, or has no engine"
-T = TypeVar("T")
+from pagewire_client.transport.stream import Stream
 
 
-class Pager(Generic[T]):
-    """Iterates over a list that the server sends in pages, and requests each page when it is needed.
-
-    `total` is the number of items that the list had when the last page was sent. A new iteration begins with
-    the first page. Raises RpcError.
-    """
-
-    total = 0
-
-    def __init__(self, field: str, request: Any, send: Callable[[Any], Any]) -> None:
-        """field: name of the items in a response. request: that of the first page."""
-        self._field, self._request, self._send = field, request, send
-
-    def __iter__(self) -> Iterator[T]:
-        self._request.page_token = ""
-        while True:
-            page = self._send(self._request)
-            self.total = page.total
-            yield from getattr(page, self._field)
-            if not page.next_page_token:
-                return
-            self._request.page_token = page.next_page_token
-
-
-class Stream:
-    """An iterator of the deltas of one running generation, in the order in which they were generated.
-
-    When the server dies, the stream continues on another one, or on the same one once it is back. The
-    request lives as long as this object: close(), the end of a with statement, an exception while
-    it waits (such as Ctrl-C), and dropping the last reference cancel it and free its memory on the
-    server. `generation` holds everything received so far.
-    """
-
-    _closed = True  # until the request is sent
-
-    def __init__(self, recovery: Recovery, send: Callable[[Recovery], Any]) -> None:
-        self._recovery = recovery
-        self._send = send
-        self._call = send(recovery)
-        self._closed = False
-        self._ready: deque[Delta] = deque()
-        self.generation = recovery.generation
-
-    def __iter__(self) -> Iterator[Delta]:
-        return self
-
-    def __next__(self) -> Delta:
-        while not self._ready:
-            if self._closed:
-                raise StopIteration
-            try:
-                response = io_sync.read(self._call)
-            except grpc.RpcError as error:
-                self._send_again(from_grpc(error))
-                continue
-            except BaseException:  # such as Ctrl-C
-                self._cancel()
-                raise
-            if response is None:
-                self._closed = True
-                raise StopIteration
-            self._ready.extend(self._recovery.received(response))
-        return self._ready.popleft()
-
-    def _send_again(self, error: RpcError) -> None:
-        """Sends the request again after a pause. Raises the error where another attempt cannot help."""
-        if self._recovery.is_complete_despite(error):
-            self._closed = True
-            return
-        pause = self._recovery.after(error)
-        if pause is None or self._closed:
-            self._closed = True
-            raise error from None
-        try:
-            io_sync.sleep(pause)
-        except BaseException:
-            self._closed = True
-            raise
-        if not self._closed:
-            self._call = self._send(self._recovery)
-
-    def result(self) -> Generation:
-        """Reads to the end and returns the whole generation."""
-        for _ in self:
-            pass
-        return self.generation
-
-    def close(self) -> None:
-        """Cancels the request, unless it has ended. Idempotent."""
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._call.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self._cancel()
-
-
-class Client:
+class Client(Operations):
     """Connections to a service. Thread-safe.
 
     Close it with close() or a with statement. Every call raises an RpcError of pagewire_client.errors
     and takes `timeout`, in seconds, after which the server drops the request and DeadlineExceeded is raised.
     """
-
-    def __init__(
-        self,
-        address: str | Sequence[str] = "127.0.0.1:50051",
-        *,
-        model: str = "",
-        **access: Unpack[AccessOptions],
-    ) -> None:
-        """Connects lazily: the first call opens the connection.
-
-        address: HOST:PORT or a name that gRPC resolves. Several addresses are frontends of one service; the
-        client uses one until it fails. model: served name; default: the only model. access: token and TLS.
-        Raises ValueError for a wrong argument, and OSError for certificate files that cannot be read.
-        """
-        self._credentials = Credentials(**access)
-        self._channels = [self._connect(each) for each in channel.addresses(address)]
-        self._server = 0  # index of the channel in use
-        self._model = model
 
     def generate(
         self,
@@ -315,7 +172,8 @@ class Client:
         **options: Unpack[EmbedOptions],
     ) -> list[list[float]]:
         """Returns a vector per input: of one text or list of token ids, or of several."""
-        request = embed_request(to_prompts(inputs), model=self._model, **options)
+        kind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED
+        request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_vectors(self._unary(channel.EMBED, request, timeout))
 
     def embed_tokens(
@@ -327,7 +185,7 @@ class Client:
     ) -> list[TokenVectors]:
         """Returns the vectors of each input's tokens: of one text or list of token ids, or of several."""
         kind = pooling_pb2.EMBEDDING_KIND_TOKENS
-        request = embed_request(to_prompts(inputs), kind, self._model, **options)
+        request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_token_vectors(self._unary(channel.EMBED, request, timeout))
 
     def embed_sparse(
@@ -340,32 +198,22 @@ class Client:
         """Returns weights of the vocabulary by token id for each input: of one text or list of token ids, or
         of several. Without dimensions and precision."""
         kind = pooling_pb2.EMBEDDING_KIND_SPARSE
-        request = embed_request(to_prompts(inputs), kind, self._model, **options)
+        request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_sparse_vectors(self._unary(channel.EMBED, request, timeout))
 
     def classify(
         self,
         inputs: PromptLike | Iterable[PromptLike],
         *,
-        request_id: str = "",
-        priority: int = 0,
-        tenant: str = "",
-        cache_salt: str = "",
-        cache_bypass: bool = False,
         timeout: float | None = None,
+        **options: Unpack[CommonOptions],
     ) -> Classes:
-        """Returns the classes of each input: of one text or list of token ids, or of several. Options: see
-        RequestOptions."""
-        request = pooling_pb2.ClassifyRequest(
-            request_id=request_id,
-            model=self._model,
-            inputs=to_prompts(inputs),
-            priority=priority,
-            tenant=tenant,
-            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
+        """Returns the classes of each input: of one text or list of token ids, or of several. options: the
+        fields of CommonOptions."""
+        request = pooling_request(
+            pooling_pb2.ClassifyRequest, self._model, options, inputs=to_prompts(inputs)
         )
-        response = self._unary(channel.CLASSIFY, request, timeout)
-        return classes(response)
+        return classes(self._unary(channel.CLASSIFY, request, timeout))
 
     def score(
         self,
@@ -374,31 +222,24 @@ class Client:
         *,
         top_n: int | None = None,
         instruction: str = "",
-        request_id: str = "",
-        priority: int = 0,
-        tenant: str = "",
-        cache_salt: str = "",
-        cache_bypass: bool = False,
         timeout: float | None = None,
+        **options: Unpack[CommonOptions],
     ) -> list[DocumentScore]:
         """Returns the relevance of each document to the query, best first.
 
-        top_n: only so many. instruction: what makes a document relevant, for templates that have it. Other
-        options: see RequestOptions.
+        top_n: only so many. instruction: what makes a document relevant, for templates that have it. options:
+        the fields of CommonOptions.
         """
-        request = pooling_pb2.ScoreRequest(
-            request_id=request_id,
-            model=self._model,
+        request = pooling_request(
+            pooling_pb2.ScoreRequest,
+            self._model,
+            options,
             query=to_prompt(query),
             documents=to_prompts(documents),
             top_n=top_n,
             instruction=instruction,
-            priority=priority,
-            tenant=tenant,
-            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
         )
-        response = self._unary(channel.SCORE, request, timeout)
-        return document_scores(response)
+        return document_scores(self._unary(channel.SCORE, request, timeout))
 
     def score_continuations(
         self,
@@ -406,26 +247,20 @@ class Client:
         continuations: Sequence[str],
         *,
         token_logprobs: bool = False,
-        request_id: str = "",
-        priority: int = 0,
-        tenant: str = "",
-        cache_salt: str = "",
-        cache_bypass: bool = False,
         timeout: float | None = None,
+        **options: Unpack[CommonOptions],
     ) -> list[ContinuationScore]:
-        """Returns the log-probability of each continuation of the prompt. Options: see RequestOptions."""
-        request = pooling_pb2.ScoreContinuationsRequest(
-            request_id=request_id,
-            model=self._model,
+        """Returns the log-probability of each continuation of the prompt. options: the fields of
+        CommonOptions."""
+        request = pooling_request(
+            pooling_pb2.ScoreContinuationsRequest,
+            self._model,
+            options,
             prompt=to_prompt(prompt),
             continuations=continuations,
             token_logprobs=token_logprobs,
-            priority=priority,
-            tenant=tenant,
-            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
         )
-        response = self._unary(channel.SCORE_CONTINUATIONS, request, timeout)
-        return continuation_scores(response)
+        return continuation_scores(self._unary(channel.SCORE_CONTINUATIONS, request, timeout))
 
     def tokenize(self, prompt: PromptLike, *, timeout: float | None = None) -> Tokenized:
         """Returns the token ids of a text or a conversation."""
@@ -450,189 +285,3 @@ class Client:
         )
         response = self._unary(channel.DETOKENIZE, request, timeout)
         return response.texts[0]
-
-    def models(self, *, timeout: float | None = None) -> list[model_pb2.Model]:
-        """Returns the models that requests can name."""
-        response = self._unary(channel.LIST_MODELS, model_pb2.ListModelsRequest(), timeout)
-        return list(response.models)
-
-    def model(self, name: str = "", *, timeout: float | None = None) -> model_pb2.Model:
-        """Returns the model with this served name; default: the client's model."""
-        request = model_pb2.GetModelRequest(name=name or self._model)
-        response = self._unary(channel.GET_MODEL, request, timeout)
-        return response.model
-
-    def load_adapter(
-        self,
-        name: str,
-        source: str = "",
-        *,
-        pinned: bool = False,
-        tenants: Sequence[str] = (),
-        timeout: float | None = None,
-    ) -> model_pb2.Adapter:
-        """Loads a LoRA adapter, for admins. Requests name it as their model. source: its folder on the
-        engine's host, below --lora-folder; "": the subfolder with that name. pinned: it stays loaded.
-        tenants: those that may use it; none: all."""
-        request = model_pb2.LoadAdapterRequest(name=name, source=source, pinned=pinned, tenants=tenants)
-        response = self._unary(channel.LOAD_ADAPTER, request, timeout)
-        return response.adapter.adapter
-
-    def unload_adapter(self, name: str, *, timeout: float | None = None) -> None:
-        """Unloads a LoRA adapter, for admins. Returns when no request has it any more."""
-        self._unary(channel.UNLOAD_ADAPTER, model_pb2.UnloadAdapterRequest(name=name), timeout)
-
-    def adapters(self, *, timeout: float | None = None) -> list[model_pb2.Adapter]:
-        """Returns all LoRA adapters, for admins."""
-        response = self._unary(channel.LIST_ADAPTERS, model_pb2.ListAdaptersRequest(), timeout)
-        return list(response.adapters)
-
-    def server_info(self, *, timeout: float | None = None) -> admin_pb2.GetServerInfoResponse:
-        """Returns the versions, configuration and state of the server."""
-        return self._unary(channel.GET_SERVER_INFO, admin_pb2.GetServerInfoRequest(), timeout)
-
-    def load(self, *, timeout: float | None = None) -> admin_pb2.Load:
-        """Returns how busy the service is."""
-        response = self._unary(channel.GET_LOAD, admin_pb2.GetLoadRequest(), timeout)
-        return response.load
-
-    def list_requests(
-        self, *, tenant: str = "", page_size: int = 0, timeout: float | None = None
-    ) -> Pager[inspection_pb2.RequestInfo]:
-        """Iterates over the requests in flight, the oldest first. With authentication, the token's own; with
-        an admin's token all, or those of `tenant`. page_size: requests in a response, 1 to 1000; 0: 100.
-        timeout: seconds, for each page."""
-        request = inspection_pb2.ListRequestsRequest(tenant=tenant, page_size=page_size)
-        return Pager("requests", request, partial(self._unary, channel.LIST_REQUESTS, timeout=timeout))
-
-    def explain_request(
-        self, request_id: str, *, tenant: str = "", timeout: float | None = None
-    ) -> inspection_pb2.ExplainRequestResponse:
-        """Returns where a request's time went, what it waits for and which requests share its KV blocks.
-        Raises NotFound when it is not in flight. tenant: of the request, for admins."""
-        request = inspection_pb2.ExplainRequestRequest(request_id=request_id, tenant=tenant)
-        return self._unary(channel.EXPLAIN_REQUEST, request, timeout)
-
-    def kv_pool(self, *, max_cells: int = 1024, timeout: float | None = None) -> list[inspection_pb2.KvPool]:
-        """Returns the KV pool of each engine core, as a picture of at most so many cells (1 to 16384)."""
-        request = inspection_pb2.GetKvPoolRequest(max_cells=max_cells)
-        response = self._unary(channel.GET_KV_POOL, request, timeout)
-        return list(response.pools)
-
-    def list_tenants(
-        self, *, page_size: int = 0, timeout: float | None = None
-    ) -> Pager[inspection_pb2.TenantInfo]:
-        """Iterates over the tenants with requests in flight, by name and then by engine core. page_size:
-        tenants in a response, 1 to 1000; 0: 100. timeout: seconds, for each page."""
-        request = inspection_pb2.ListTenantsRequest(page_size=page_size)
-        return Pager("tenants", request, partial(self._unary, channel.LIST_TENANTS, timeout=timeout))
-
-    def list_engines(self, *, timeout: float | None = None) -> inspection_pb2.ListEnginesResponse:
-        """Returns the engine cores with their health, and their last deaths and resumptions."""
-        return self._unary(channel.LIST_ENGINES, inspection_pb2.ListEnginesRequest(), timeout)
-
-    def watch_load(
-        self, min_interval: float | None = None, *, timeout: float | None = None
-    ) -> Iterator[admin_pb2.Load]:
-        """Yields the load now and whenever it has changed, at most once in `min_interval` seconds."""
-        request = admin_pb2.WatchLoadRequest()
-        if min_interval is not None:
-            request.min_interval.FromNanoseconds(int(min_interval * 1e9))
-        call = self._streaming(channel.WATCH_LOAD, request, timeout)
-        try:
-            for response in call:
-                yield response.load
-        except grpc.RpcError as error:
-            raise from_grpc(error) from None
-        finally:
-            call.cancel()
-
-    def reset_cache(self, *, timeout: float | None = None) -> None:
-        """Empties the prefix cache of the service."""
-        self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
-
-    def drain(
-        self,
-        end_after: float | None = None,
-        *,
-        frontend: str = "",
-        all_frontends: bool = False,
-        timeout: float | None = None,
-    ) -> list[FrontendStatus]:
-        """Makes frontends refuse new requests; returns them, each with the number of its requests in flight.
-
-        end_after: seconds after which the rest ends, to be continued on another frontend; None: no limit.
-        frontend: name, address or id of one, or all_frontends; default: the one that gets the call.
-        """
-        request = channel.drain_request(end_after, frontend, all_frontends)
-        response = self._unary(channel.DRAIN, request, timeout)
-        return frontend_states(response)
-
-    def resume(
-        self, *, frontend: str = "", all_frontends: bool = False, timeout: float | None = None
-    ) -> list[FrontendStatus]:
-        """Ends a drain: the frontends, chosen as for drain(), accept requests again. Returns them."""
-        request = admin_pb2.ResumeRequest(frontend=frontend, all_frontends=all_frontends)
-        response = self._unary(channel.RESUME, request, timeout)
-        return frontend_states(response)
-
-    def healthy(self, *, timeout: float | None = 5.0) -> bool:
-        """Returns True when the service accepts requests. Raises Unavailable when no server answers."""
-        response = self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)
-        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
-
-    def wait_ready(self, seconds: float = 60.0) -> None:
-        """Waits until the service accepts requests. Raises the last RpcError after `seconds`."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if self.healthy():
-                    return
-                problem: RpcError = Unavailable(grpc.StatusCode.UNAVAILABLE, _NOT_READY)
-            except RpcError as error:
-                problem = error
-            if time.monotonic() + _POLL_S > deadline:
-                raise problem
-            io_sync.sleep(_POLL_S)
-
-    def close(self) -> None:
-        """Cancels the requests in flight and closes the connections."""
-        for connection in self._channels:
-            connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _connect(self, address: str) -> io_sync.Channel:
-        credentials = self._credentials
-        target, options = channel.target(address), channel.options(address, credentials)
-        if credentials.secure:
-            return io_sync.secure_channel(target, credentials.for_channel(), options=options)
-        return io_sync.insecure_channel(target, options=options)
-
-    def _recovery(self, request: generation_pb2.GenerateRequest, timeout: float | None) -> Recovery:
-        return Recovery(request, len(self._channels), self._server, timeout)
-
-    def _unary(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
-        """Calls a method that any server can answer: the next server is asked where one is unavailable."""
-        for _ in self._channels[1:]:
-            try:
-                return self._call(method, request, timeout)
-            except Unavailable:
-                self._server = (self._server + 1) % len(self._channels)
-        return self._call(method, request, timeout)
-
-    def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
-        call = self._channels[self._server].unary_unary(method.path, **method.codec)
-        try:
-            response: R = io_sync.unary(call, request, timeout, self._credentials.metadata())
-        except grpc.RpcError as error:
-            raise from_grpc(error) from None
-        return response
-
-    def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
-        call = self._channels[self._server].unary_stream(method.path, **method.codec)
-        return call(request, timeout=timeout, metadata=self._credentials.metadata())

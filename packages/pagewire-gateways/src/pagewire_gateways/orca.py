@@ -43,15 +43,13 @@ _METHODS = frozenset(
 class LoadReports:
     """Makes reports of this frontend's load and its cores'."""
 
-    def __init__(self, engine: EngineClient, clock: Callable[[], float] = monotonic) -> None:
-        """clock: seconds."""
+    def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._clock = clock
         self._ended = Rate()
 
     def ended(self) -> None:
         """Counts a generation that is over."""
-        self._ended.add(1, self._clock())
+        self._ended.add(1, monotonic())
 
     def now(self) -> OrcaLoadReport:
         """Returns the load now. Names in named_metrics are vLLM's.
@@ -73,7 +71,7 @@ class LoadReports:
             utilization += max(core.num_known, told) / max(most, 1) / len(cores)
         return OrcaLoadReport(
             application_utilization=utilization,
-            rps_fractional=self._ended.per_second(self._clock()),
+            rps_fractional=self._ended.per_second(monotonic()),
             utilization={"kv_cache": kv_usage},
             named_metrics={
                 "kv_cache_usage_perc": kv_usage,

@@ -17,9 +17,8 @@ from worker.config.decoder import (
 from worker.config.encoder import EncoderConfig
 from worker.config.experts import ExpertsConfig
 from worker.config.gemma4 import Gemma4Config
-from worker.config.gpt2 import GPT2Config
 from worker.config.hf_config import ModelConfig
-from worker.config.opt import POSITION_OFFSET, OPTConfig
+from worker.config.opt import OPTConfig
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,16 @@ def _count_decoder(config: DecoderConfig) -> WeightCounts:
             layers[layer] = _count_delta(config, delta)
         elif mamba is not None:
             layers[layer] = _count_mamba(config, mamba)
-    norm = 2 * e if config.norm_kind is NormKind.LAYER else e
-    norms = config.num_layers * _NORMS[config.norm_place] * norm
+    norm = _OF_NORM[config.norm_kind] * e
+    has_last = config.last_norm and config.norm_place is not NormPlace.LAST
+    norms = config.num_layers * _NORMS[config.norm_place] - (not config.first_norm) + has_last
     parts = [_count_experts(config, experts) for experts in config.experts if experts is not None]
     parts += [_count_dense(config)] * (config.num_layers - len(parts))
     multiplied, held = (sum(counts) for counts in zip(*parts, strict=True))
     tables = v * e * (1 if config.tied else 2)
-    total = sum(map(sum, layers)) + norms + held + norm + tables
+    if config.learned_positions:
+        tables += (config.max_position + config.position_offset) * e
+    total = sum(map(sum, layers)) + norms * norm + held + tables
     multiplied += sum(layer.matrices for layer in layers)
     return WeightCounts(multiplied // config.num_layers, v * e, total)
 
@@ -132,6 +134,13 @@ def _count_mamba(config: DecoderConfig, mamba: MambaConfig) -> _AttentionCounts:
     )
 
 
+_OF_NORM = {
+    NormKind.RMS: 1,
+    NormKind.LAYER: 2,
+    NormKind.LAYER_WITHOUT_BIAS: 1,
+    NormKind.LAYER_WITHOUT_PARAMETERS: 0,
+}
+"""Vectors of a norm of the residual stream."""
 _NORMS = {
     NormPlace.BEFORE: 2,
     NormPlace.AFTER: 2,
@@ -148,33 +157,16 @@ _HEADS_NORMED: dict[HeadNormKind, Callable[[int, int], int]] = {
 
 
 def _count_encoder(config: EncoderConfig) -> WeightCounts:
-    """The norm behind the embedding stands for one that decoders have: the last one, or that before the first
-    attention."""
-    counts, positions = _count_decoder(config), 0
-    if config.learned_positions:
-        positions = config.max_position + config.position_offset
-    tables = (positions + config.num_token_types) * config.hidden_size
-    return replace(counts, total=counts.total + tables)
-
-
-def _count_gpt2(config: GPT2Config) -> WeightCounts:
-    e, i, v = config.hidden_size, config.inner_size, config.vocab_size
-    matrices = 4 * e * e + 2 * e * i
-    biases_and_norms = 4 * e + i + e + 4 * e
-    tables = v * e * (1 if config.tied else 2) + config.max_position * e
-    return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases_and_norms) + 2 * e + tables)
+    """The embedding has types of tokens, and a norm."""
+    counts, norm = _count_decoder(config), _OF_NORM[config.norm_kind]
+    return replace(counts, total=counts.total + (config.num_token_types + norm) * config.hidden_size)
 
 
 def _count_opt(config: OPTConfig) -> WeightCounts:
-    e, i, n, v = config.hidden_size, config.ffn_size, config.embedding_size, config.vocab_size
-    matrices = 4 * e * e + 2 * e * i
-    biases = config.bias * (4 * e + i + e)
-    norms = config.norm_affine * 4 * e
-    final_norm = config.norm_affine * config.final_norm * 2 * e
-    projections = 2 * n * e if n != e else 0
-    tables = v * n * (1 if config.tied else 2) + (config.max_position + POSITION_OFFSET) * e
-    layers = config.num_layers * (matrices + biases + norms)
-    return WeightCounts(matrices, v * n, layers + final_norm + projections + tables)
+    counts, e, n = _count_decoder(config), config.hidden_size, config.embedding_size
+    tables = (1 if config.tied else 2) * config.vocab_size
+    narrower = tables * (e - n) - (2 * n * e if n != e else 0)
+    return replace(counts, head=config.vocab_size * n, total=counts.total - narrower)
 
 
 def _count_gemma4(config: Gemma4Config) -> WeightCounts:
@@ -201,7 +193,6 @@ _COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
     DecoderConfig: _count_decoder,
     EncoderConfig: _count_encoder,
     Gemma4Config: _count_gemma4,
-    GPT2Config: _count_gpt2,
     OPTConfig: _count_opt,
 }
 """By the configuration class of the family's reader in worker.config."""

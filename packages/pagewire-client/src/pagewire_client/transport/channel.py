@@ -32,8 +32,8 @@ class Method(Generic[Q, R]):
     """A method of a service with its message types, which the generated stubs do not expose."""
 
     path: str
-    response: type[R]
     request: type[Q]
+    response: type[R]
 
     @property
     def codec(self) -> dict[str, Callable[..., Any]]:
@@ -44,97 +44,49 @@ class Method(Generic[Q, R]):
         }
 
 
-GENERATE = Method(
-    "/pagewire.v1.GenerationService/Generate",
-    generation_pb2.GenerateResponse,
-    generation_pb2.GenerateRequest,
+def _method(service: str, request: type[Q], response: type[R], name: str = "") -> Method[Q, R]:
+    """Returns a method. name: default: that of its request type, without the last word."""
+    name = name or request.DESCRIPTOR.name.removesuffix("Request")
+    return Method(f"/{service}/{name}", request, response)
+
+
+_GENERATION, _TOKENIZER = "pagewire.v1.GenerationService", "pagewire.v1.TokenizerService"
+_POOLING, _MODELS = "pagewire.v1.PoolingService", "pagewire.v1.ModelService"
+_ADMIN, _HEALTH = "pagewire.v1.AdminService", "grpc.health.v1.Health"
+
+GENERATE = _method(_GENERATION, generation_pb2.GenerateRequest, generation_pb2.GenerateResponse)
+GENERATE_UNARY = _method(
+    _GENERATION, generation_pb2.GenerateRequest, generation_pb2.GenerateResponse, "GenerateUnary"
 )
-GENERATE_UNARY = Method(
-    "/pagewire.v1.GenerationService/GenerateUnary",
-    generation_pb2.GenerateResponse,
-    generation_pb2.GenerateRequest,
+GENERATE_MULTIPLEXED = _method(
+    _GENERATION, generation_pb2.GenerateMultiplexedRequest, generation_pb2.GenerateMultiplexedResponse
 )
-GENERATE_MULTIPLEXED = Method(
-    "/pagewire.v1.GenerationService/GenerateMultiplexed",
-    generation_pb2.GenerateMultiplexedResponse,
-    generation_pb2.GenerateMultiplexedRequest,
+ABORT = _method(_GENERATION, generation_pb2.AbortRequest, generation_pb2.AbortResponse)
+TOKENIZE = _method(_TOKENIZER, tokenizer_pb2.TokenizeRequest, tokenizer_pb2.TokenizeResponse)
+DETOKENIZE = _method(_TOKENIZER, tokenizer_pb2.DetokenizeRequest, tokenizer_pb2.DetokenizeResponse)
+EMBED = _method(_POOLING, pooling_pb2.EmbedRequest, pooling_pb2.EmbedResponse)
+CLASSIFY = _method(_POOLING, pooling_pb2.ClassifyRequest, pooling_pb2.ClassifyResponse)
+SCORE = _method(_POOLING, pooling_pb2.ScoreRequest, pooling_pb2.ScoreResponse)
+SCORE_CONTINUATIONS = _method(
+    _POOLING, pooling_pb2.ScoreContinuationsRequest, pooling_pb2.ScoreContinuationsResponse
 )
-ABORT = Method(
-    "/pagewire.v1.GenerationService/Abort", generation_pb2.AbortResponse, generation_pb2.AbortRequest
-)
-TOKENIZE = Method(
-    "/pagewire.v1.TokenizerService/Tokenize", tokenizer_pb2.TokenizeResponse, tokenizer_pb2.TokenizeRequest
-)
-DETOKENIZE = Method(
-    "/pagewire.v1.TokenizerService/Detokenize",
-    tokenizer_pb2.DetokenizeResponse,
-    tokenizer_pb2.DetokenizeRequest,
-)
-EMBED = Method("/pagewire.v1.PoolingService/Embed", pooling_pb2.EmbedResponse, pooling_pb2.EmbedRequest)
-CLASSIFY = Method(
-    "/pagewire.v1.PoolingService/Classify", pooling_pb2.ClassifyResponse, pooling_pb2.ClassifyRequest
-)
-SCORE = Method("/pagewire.v1.PoolingService/Score", pooling_pb2.ScoreResponse, pooling_pb2.ScoreRequest)
-SCORE_CONTINUATIONS = Method(
-    "/pagewire.v1.PoolingService/ScoreContinuations",
-    pooling_pb2.ScoreContinuationsResponse,
-    pooling_pb2.ScoreContinuationsRequest,
-)
-LIST_MODELS = Method(
-    "/pagewire.v1.ModelService/ListModels", model_pb2.ListModelsResponse, model_pb2.ListModelsRequest
-)
-GET_MODEL = Method(
-    "/pagewire.v1.ModelService/GetModel", model_pb2.GetModelResponse, model_pb2.GetModelRequest
-)
-LOAD_ADAPTER = Method(
-    "/pagewire.v1.ModelService/LoadAdapter", model_pb2.LoadAdapterResponse, model_pb2.LoadAdapterRequest
-)
-UNLOAD_ADAPTER = Method(
-    "/pagewire.v1.ModelService/UnloadAdapter",
-    model_pb2.UnloadAdapterResponse,
-    model_pb2.UnloadAdapterRequest,
-)
-LIST_ADAPTERS = Method(
-    "/pagewire.v1.ModelService/ListAdapters", model_pb2.ListAdaptersResponse, model_pb2.ListAdaptersRequest
-)
-GET_SERVER_INFO = Method(
-    "/pagewire.v1.AdminService/GetServerInfo",
-    admin_pb2.GetServerInfoResponse,
-    admin_pb2.GetServerInfoRequest,
-)
-GET_LOAD = Method("/pagewire.v1.AdminService/GetLoad", admin_pb2.GetLoadResponse, admin_pb2.GetLoadRequest)
-RESET_CACHE = Method(
-    "/pagewire.v1.AdminService/ResetCache", admin_pb2.ResetCacheResponse, admin_pb2.ResetCacheRequest
-)
-DRAIN = Method("/pagewire.v1.AdminService/Drain", admin_pb2.DrainResponse, admin_pb2.DrainRequest)
-RESUME = Method("/pagewire.v1.AdminService/Resume", admin_pb2.ResumeResponse, admin_pb2.ResumeRequest)
-WATCH_LOAD = Method(
-    "/pagewire.v1.AdminService/WatchLoad", admin_pb2.WatchLoadResponse, admin_pb2.WatchLoadRequest
-)
-LIST_REQUESTS = Method(
-    "/pagewire.v1.AdminService/ListRequests",
-    inspection_pb2.ListRequestsResponse,
-    inspection_pb2.ListRequestsRequest,
-)
-EXPLAIN_REQUEST = Method(
-    "/pagewire.v1.AdminService/ExplainRequest",
-    inspection_pb2.ExplainRequestResponse,
-    inspection_pb2.ExplainRequestRequest,
-)
-GET_KV_POOL = Method(
-    "/pagewire.v1.AdminService/GetKvPool", inspection_pb2.GetKvPoolResponse, inspection_pb2.GetKvPoolRequest
-)
-LIST_TENANTS = Method(
-    "/pagewire.v1.AdminService/ListTenants",
-    inspection_pb2.ListTenantsResponse,
-    inspection_pb2.ListTenantsRequest,
-)
-LIST_ENGINES = Method(
-    "/pagewire.v1.AdminService/ListEngines",
-    inspection_pb2.ListEnginesResponse,
-    inspection_pb2.ListEnginesRequest,
-)
-CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, health_pb2.HealthCheckRequest)
+LIST_MODELS = _method(_MODELS, model_pb2.ListModelsRequest, model_pb2.ListModelsResponse)
+GET_MODEL = _method(_MODELS, model_pb2.GetModelRequest, model_pb2.GetModelResponse)
+LOAD_ADAPTER = _method(_MODELS, model_pb2.LoadAdapterRequest, model_pb2.LoadAdapterResponse)
+UNLOAD_ADAPTER = _method(_MODELS, model_pb2.UnloadAdapterRequest, model_pb2.UnloadAdapterResponse)
+LIST_ADAPTERS = _method(_MODELS, model_pb2.ListAdaptersRequest, model_pb2.ListAdaptersResponse)
+GET_SERVER_INFO = _method(_ADMIN, admin_pb2.GetServerInfoRequest, admin_pb2.GetServerInfoResponse)
+GET_LOAD = _method(_ADMIN, admin_pb2.GetLoadRequest, admin_pb2.GetLoadResponse)
+RESET_CACHE = _method(_ADMIN, admin_pb2.ResetCacheRequest, admin_pb2.ResetCacheResponse)
+DRAIN = _method(_ADMIN, admin_pb2.DrainRequest, admin_pb2.DrainResponse)
+RESUME = _method(_ADMIN, admin_pb2.ResumeRequest, admin_pb2.ResumeResponse)
+WATCH_LOAD = _method(_ADMIN, admin_pb2.WatchLoadRequest, admin_pb2.WatchLoadResponse)
+LIST_REQUESTS = _method(_ADMIN, inspection_pb2.ListRequestsRequest, inspection_pb2.ListRequestsResponse)
+EXPLAIN_REQUEST = _method(_ADMIN, inspection_pb2.ExplainRequestRequest, inspection_pb2.ExplainRequestResponse)
+GET_KV_POOL = _method(_ADMIN, inspection_pb2.GetKvPoolRequest, inspection_pb2.GetKvPoolResponse)
+LIST_TENANTS = _method(_ADMIN, inspection_pb2.ListTenantsRequest, inspection_pb2.ListTenantsResponse)
+LIST_ENGINES = _method(_ADMIN, inspection_pb2.ListEnginesRequest, inspection_pb2.ListEnginesResponse)
+CHECK = _method(_HEALTH, health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse, "Check")
 
 
 def drain_request(timeout: float | None, frontend: str, all_frontends: bool) -> admin_pb2.DrainRequest:

@@ -1,0 +1,32 @@
+"""OPT: a Transformer with projections where the embedding is narrower than the hidden states."""
+
+import torch
+
+from kernels.api import InputBatch, adapters
+from worker.config.opt import OPTConfig
+from worker.layers.linear import RowLinear
+from worker.models.transformer import Transformer
+from worker.parallel import ParallelGroup, Placement
+
+
+class OPTModel(Transformer):
+    """A Transformer whose embedding is projected in, and whose hidden states are projected out."""
+
+    def __init__(self, config: OPTConfig, place: Placement) -> None:
+        super().__init__(config, place)
+        narrow, wide = config.embedding_size, config.hidden_size
+        # The projections between the two widths are small: every rank computes them whole.
+        whole = Placement(place.dtype, place.device, ParallelGroup())
+        self.project_in = RowLinear(narrow, wide, False, whole) if narrow != wide else None
+        self.project_out = RowLinear(wide, narrow, False, whole) if narrow != wide else None
+        if self.project_out is not None:
+            self.project_out.takes_adapters = False  # it computes logits, which do not see the step
+
+    def token_vectors(self, batch: InputBatch) -> torch.Tensor:
+        x = super().token_vectors(batch)
+        return x if self.project_in is None else self.project_in(x, batch)
+
+    def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
+        if self.project_out is not None:
+            hidden = self.project_out.product(hidden)
+        return super().logits(hidden, adapters)

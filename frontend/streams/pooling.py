@@ -241,7 +241,7 @@ class PromptPooler:
                 for path, given in inputs:
                     prompts.append(await self._read(given, path, limits, call.caller.tenant))
                 tokenization = time.monotonic_ns() - began
-            token_ids = [each.token_ids for each in prompts]
+            token_ids: list[Items[int]] = [each.token_ids for each in prompts]
             count = sum(map(len, token_ids))
             if max_tokens is not None and count > max_tokens:
                 most = f"must have at most {max_tokens} tokens in all with vectors of this size"

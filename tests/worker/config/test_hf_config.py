@@ -17,7 +17,7 @@ from worker.config.ends import read_eos_token_ids
 from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
 from worker.config.hf_config import ModelConfig, read_config
 from worker.config.rope import RopeConfig, scaled_max_position
-from worker.families.registry import DECODERS, READERS, read_model_config
+from worker.families.registry import DECODERS, read_model_config
 from worker.models.registry import FAMILIES
 
 LLAMA = {
@@ -434,5 +434,5 @@ def test_what_transformers_writes_is_read(tmp_path: Path, checkpoint: Callable[.
 
 def test_every_family_has_both_halves():
     """How its config.json is read (without torch), and how it is built."""
-    assert READERS.keys() == FAMILIES.keys()
+    assert DECODERS.keys() == FAMILIES.keys()
     assert set(CHECKPOINT_ACTIVATIONS) == set(ACTIVATIONS)

@@ -314,14 +314,14 @@ def _request(
     )
 
 
-def pooling_request(kind: Callable[..., M], model: str, options: CommonOptions, **fields: Any) -> M:
-    """Returns a request of PoolingService. kind: its message. fields: those that no other has.
+def pooling_request(message: Callable[..., M], model: str, options: CommonOptions, **fields: Any) -> M:
+    """Returns a request of PoolingService. message: its type. fields: those that no other has.
 
     Raises TypeError for an unknown option.
     """
     for unknown in options.keys() - _COMMON_OPTIONS:
         raise TypeError(f"there is no option {unknown!r}")
-    return kind(model=model, **fields, **_common_fields(options))
+    return message(model=model, **fields, **_common_fields(options))
 
 
 def embed_request(

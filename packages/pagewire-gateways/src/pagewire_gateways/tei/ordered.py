@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, aclosing
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from frontend.call.call import Call
 from frontend.errors import Draining
@@ -62,7 +62,7 @@ class OrderedStream(Generic[Message, T]):
                 if not self._pending:
                     self._slot.close()
         finally:
-            left = [reading, watching, *self._pending]
+            left: list[asyncio.Future[Any]] = [reading, watching, *self._pending]
             for each in left:
                 each.cancel()
             await asyncio.wait(left)

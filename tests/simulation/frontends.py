@@ -89,8 +89,10 @@ class CheckedSink:
 class CheckedClient(EngineClient):
     """An engine client whose streams are watched."""
 
-    def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
-        return super().submit(request, CheckedSink(sink), routing)
+    def submit(
+        self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE, *, begun: bool = False
+    ) -> int:
+        return super().submit(request, CheckedSink(sink), routing, begun=begun)
 
     def on_lost(self, core: Core) -> None:
         """See frontend.engine.client."""

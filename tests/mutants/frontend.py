@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         name="a client that leaves does not end its request",
         within="frontend:Generator._open",
-        old="try:\n    yield stream\nexcept ...:\n    ...\nexcept ...:\n    ...\nfinally:\n    ...",
+        old="try:\n    yield stream\nexcept ... as error:\n    ...\nexcept ...:\n    ...\nfinally:\n    ...",
         new="yield stream",
         tests=("test_generator.py",),
     ),

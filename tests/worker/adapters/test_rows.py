@@ -1,9 +1,11 @@
 """Rows with adapters on a CPU: the same bits alone and beside any others, in one call and layer by layer."""
 
+import gc
 import hashlib
 import json
 import random
 import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -251,6 +253,20 @@ def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):
     store(driver).add(replace(synthetic(driver.runner.backend.model, 3), digest=DIGESTS[0]))
     driver.run()
     assert torch.equal(torch.stack(sequence.logits), expected)
+
+
+def test_nothing_keeps_a_dropped_adapter(checkpoint: Checkpoints):
+    """Once its rows have ended, and a step has none of them."""
+    driver = loaded(checkpoint("llama", head_dim=32))
+    weights = weakref.ref(store(driver).find(DIGESTS[0]))
+    add(driver, 0, 0)
+    driver.step()
+    store(driver).drop(DIGESTS[0])
+    driver.run()
+    add(driver, 0, None)
+    driver.run()
+    gc.collect()
+    assert weights() is None
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
 
     The largest step has all tokens, all rows sample, and each requests the features that take memory:
     penalties, which count every token of the vocabulary, filters, and log-probabilities, the first row also
-    of its prompt. A cache of one block is enough: all rows write to it. One with adapters is launched besides.
+    of its prompt. A cache of one block is enough: all rows write to it. One with adapters is launched, too.
     """
     rows = runner.rows
     num_rows = min(rows.max_num_rows, most_tokens)

@@ -105,7 +105,7 @@ def _widened_sum(
 @triton.jit
 def _sums_of(
     a,  # pointer to [r, K]
-    inputs,  # [TOKENS, DEPTH]
+    rows,  # [TOKENS, 1] pointers to the tokens' x
     real,  # [TOKENS, 1]
     first,
     rank,
@@ -121,14 +121,17 @@ def _sums_of(
     NARROW: both operands are bfloat16."""
     j = first + tl.arange(0, RANKS)
     ours = (j < rank)[:, None]
-    weights = a + j[:, None] * IN + tl.arange(0, DEPTH)[None, :]
+    # Operands that are widened are all in registers: with half as many of them nothing spills.
+    STEP: tl.constexpr = DEPTH if NARROW else DEPTH // 2
+    weights = a + j[:, None] * IN + tl.arange(0, STEP)[None, :]
+    inputs = rows + tl.arange(0, STEP)[None, :]
     total = tl.zeros([RANKS, TOKENS], tl.float32)
     for number in range(0, 1 if SPLIT else tl.cdiv(IN, RANGE)):
         begin = (tl.program_id(2) + number) * RANGE
         if NARROW:
-            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, RANKS, TOKENS, DEPTH)
+            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, RANKS, TOKENS, STEP)
         else:
-            total += _widened_sum(weights, inputs, ours, real, begin, IN, RANGE, RANKS, TOKENS, DEPTH)
+            total += _widened_sum(weights, inputs, ours, real, begin, IN, RANGE, RANKS, TOKENS, STEP)
     return total
 
 
@@ -157,15 +160,14 @@ def _shrink_kernel(
     record, rank, matrix, token, there = _work_of(tokens, tiles, layer, parts, ENTRY, FIELDS, TOKENS)
     if rank == 0:
         return
-    inputs = x + matrix * x_pitch + token[:, None] * x_stride + tl.arange(0, DEPTH)[None, :]
-    real = there[:, None]
+    rows, real = x + matrix * x_pitch + token[:, None] * x_stride, there[:, None]
     for first in range(0, rank, RANKS):
         if tl.load(record + 6) != 0:
             wide = _matrix_at(record, tl.float32)
-            total = _sums_of(wide, inputs, real, first, rank, IN, RANGE, RANKS, TOKENS, DEPTH, SPLIT, False)
+            total = _sums_of(wide, rows, real, first, rank, IN, RANGE, RANKS, TOKENS, DEPTH, SPLIT, False)
         else:
             a = _matrix_at(record, tl.bfloat16)
-            total = _sums_of(a, inputs, real, first, rank, IN, RANGE, RANKS, TOKENS, DEPTH, SPLIT, NARROW)
+            total = _sums_of(a, rows, real, first, rank, IN, RANGE, RANKS, TOKENS, DEPTH, SPLIT, NARROW)
         tl.store(_sums_at(sums, tl.program_id(2), num_tiles, first, RANKS, MAX_RANK, TOKENS), total)
 
 

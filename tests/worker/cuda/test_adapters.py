@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernels.triton.matmul import ranges
 from pagewire.v1.generation_pb2 import LogprobOptions
@@ -14,6 +15,7 @@ from tests.worker.adapters.test_rows import DIGESTS, adapter_of, synthetic
 from tests.worker.cuda.host_devices import SMALL, interpret, load_on_the_host
 from tests.worker.fakes import DrivenSequence, Driver, resolved_params
 from worker.adapters.store import AdapterStore
+from worker.cuda.device import Run
 from worker.step.rows import PlanError
 
 Checkpoints = Callable[..., Path]
@@ -145,6 +147,44 @@ def test_heads_and_embeddings(part: str, tied: bool, checkpoint: Checkpoints, fe
     alone, beside, chunked, plain = scores
     assert alone == beside == chunked
     assert all(one != other for one, other in zip(alone, plain, strict=True))
+
+
+def test_sampling_in_graphs(folder: Path, few_values: None):
+    """Of rows whose adapters change the logits, and of rows whose adapters do not."""
+
+    def outputs(driver: Driver) -> list[list[int]]:
+        sequences = [driver.add([5 + number], 2, adapter=adapter_of(owner))[0] for number, owner in
+                     enumerate(OWNERS)]  # fmt: skip
+        driver.run()
+        sequences += driver.add([7], 2, adapter=adapter_of(3))
+        driver.run()
+        return [sequence.output for sequence in sequences]
+
+    def loaded_with_one_more() -> Driver:
+        driver = loaded(folder)
+        model = driver.runner.backend.model
+        store(driver).drop(DIGESTS[3])
+        deltas = {
+            layer: parts for layer, parts in synthetic(model, 3).deltas.items() if layer is not model.head
+        }
+        store(driver).add(replace(synthetic(model, 3), deltas=deltas))
+        return driver
+
+    expected, driver = outputs(loaded_with_one_more()), loaded_with_one_more()
+    backend = driver.runner.backend
+    backend.capture(4)
+    backend.capture_sampling(4)
+    launched = list[bool]()
+    for (_, is_adapted), graphs in backend.sampling_graphs.items():
+        size, (graph,) = 4, graphs._graphs.values()
+
+        def counted(graph: Run = graph, is_adapted: bool = is_adapted) -> torch.Tensor:
+            launched.append(is_adapted)
+            return graph()
+
+        graphs.add(size, counted)
+    assert outputs(driver) == expected
+    assert launched == [True] * 2 + [False] * 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -72,7 +72,15 @@ class TritonOps(Ops):
     ) -> torch.Tensor:
         return y if adapters is None else adapt(y, x, layer, adapters)
 
-    adapt_embeddings = staticmethod(adapt_embeddings)
+    def adapt_embeddings(
+        self,
+        y: torch.Tensor,
+        token_ids: torch.Tensor,
+        layer: int,
+        adapters: StepAdapters,
+        vocab_size: int,
+    ) -> torch.Tensor:
+        return adapt_embeddings(y, token_ids, layer, adapters, vocab_size)
 
     def adapt_experts(
         self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any

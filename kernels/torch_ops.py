@@ -201,11 +201,15 @@ class Ops:
         return both[:, :-1], both[:, -1]
 
     def sort_by_expert(
-        self, chosen: torch.Tensor, dtype: torch.dtype, *products: ExpertWeights
+        self,
+        chosen: torch.Tensor,
+        dtype: torch.dtype,
+        *products: ExpertWeights,
+        adapters: StepAdapters | None = None,
     ) -> Dispatch | Any:
         """Returns the order of the pairs of tokens and experts, P = T * k, sorted by expert: its `places`,
         [T, k], and what the platform needs besides. chosen: [T, k]. dtype: of activations. products: what
-        pairs are multiplied by."""
+        pairs are multiplied by. adapters: of the tokens, for expert_linear()."""
         return dispatch(chosen, products[0].num_experts)
 
     def expert_linear(

@@ -7,8 +7,9 @@ import torch
 
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
 from kernels.torch_ops import HeadWeight, Ops, or_ones
-from kernels.triton.adapters.adapt import adapt
+from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
+from kernels.triton.adapters.pairs import AdaptedOrder, with_adapters
 from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
 from kernels.triton.experts.combine import combine, weigh
@@ -71,6 +72,21 @@ class TritonOps(Ops):
     ) -> torch.Tensor:
         return y if adapters is None else adapt(y, x, layer, adapters)
 
+    def adapt_embeddings(
+        self,
+        y: torch.Tensor,
+        token_ids: torch.Tensor,
+        layer: int,
+        adapters: StepAdapters,
+        vocab_size: int,
+    ) -> torch.Tensor:
+        return adapt_embeddings(y, token_ids, layer, adapters, vocab_size)
+
+    def adapt_experts(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
+    ) -> torch.Tensor:
+        return adapt_experts(y, x, layer, adapters, order)
+
     def head_linear(
         self,
         x: torch.Tensor,
@@ -83,7 +99,9 @@ class TritonOps(Ops):
         tokens, heads, width = x.shape
         order = order_by_head(tokens, heads, x.dtype, x.device)
         y = grouped_linear(x.reshape(-1, width), stacked, None, order, order.tokens)
-        return y.view(heads, tokens, -1).transpose(0, 1)
+        y = y.view(heads, tokens, -1).transpose(0, 1)
+        number = matrices[0].number  # behind which are the others'
+        return y if adapters is None or number is None else adapt_heads(y, x, number, adapters)
 
     append_tokens = staticmethod(append_tokens)
     copy_segments = staticmethod(copy_segments)
@@ -95,10 +113,20 @@ class TritonOps(Ops):
     gated_norm = staticmethod(gated_norm)
     grouped_norm = staticmethod(grouped_norm)
 
-    def sort_by_expert(self, chosen: torch.Tensor, dtype: torch.dtype, *products: Any) -> ExpertOrder:
+    def sort_by_expert(
+        self,
+        chosen: torch.Tensor,
+        dtype: torch.dtype,
+        *products: Any,
+        adapters: StepAdapters | None = None,
+    ) -> ExpertOrder:
         held = [each.stacked for each in products]
         most = [each.code.most_rows if isinstance(each, LowBitWeight) else MOST_ROWS for each in held]
-        return sort_by_expert(chosen, products[0].num_experts, dtype, most_pairs=min(most))
+        count = products[0].num_experts
+        order = sort_by_expert(chosen, count, dtype, most_pairs=min(most))
+        if adapters is None or products[0].number is None:
+            return order
+        return with_adapters(order, chosen, count, adapters)
 
     def expert_linear(
         self,
@@ -108,11 +136,14 @@ class TritonOps(Ops):
         by_token: bool = False,
         adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
-        """Experts take no adapters here."""
         bias, rows = weights.bias if weights.adds_bias else None, order.tokens if by_token else None
         if isinstance(weights.stacked, LowBitWeight):
-            return grouped_low_bit_linear(x, weights.stacked, bias, order, rows)
-        return grouped_linear(x, weights.stacked, bias, order, rows)
+            y = grouped_low_bit_linear(x, weights.stacked, bias, order, rows)
+        else:
+            y = grouped_linear(x, weights.stacked, bias, order, rows)
+        if adapters is None or not isinstance(order, AdaptedOrder):
+            return y
+        return adapt_experts(y, x, weights.number, adapters, order, by_token)
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: ExpertOrder) -> torch.Tensor:
         return weigh(x, weights, order.places)

@@ -67,12 +67,12 @@ ADAPTERS_HEAD = """
 ## Adapters
 
 What [adapters](adapters.md) may change in the models of the tests, by the names that `target_modules` and
-`target_parameters` of `peft` have for it; the last column has what a GPU does not take yet.
+`target_parameters` of `peft` have for it; on a GPU, too, but for encoders, which it does not compute.
 `tests/worker/adapters/test_against_peft.py` compares the linear layers of each decoder, and experts, heads
 and embeddings of some, with the weights that `peft` merges.
 
-| architecture | modules | parameters of all experts | not on a GPU |
-| --- | --- | --- | --- |
+| architecture | modules | parameters of all experts |
+| --- | --- | --- |
 """
 DRIVEN_HEAD = """
 ## By transformers' code
@@ -171,37 +171,17 @@ def encoder_row(family: str) -> str:
     return f"| `{architecture(family)}` | {shown} | {shapes} | {program} |"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place(Placement):
-    """Of a model without memory, as on a CPU or on a GPU."""
-
-    on_gpu: bool = False
-
-    @property
-    def stacks_experts(self) -> bool:
-        return self.on_gpu
-
-
 def adapters_row(family: str) -> str:
-    """Returns the row of what adapters of a family may change."""
+    """Returns the row of what adapters of a family may change: the last names of its modules, and of the
+    parameters, in the order of the layers."""
     config = config_of(family)
-    (modules, parameters), on_gpu = (targets_of(config, on_gpu=each) for each in (False, True))
-    left = [name for name in (*modules, *parameters) if name not in (*on_gpu[0], *on_gpu[1])]
-    columns = [", ".join(f"`{name}`" for name in names) for names in (modules, parameters, left)]
-    if family in ENCODERS:  # which a GPU does not compute
-        columns[-1] = "all"
-    return " | ".join([f"| `{architecture(family)}`", *columns]) + " |"
-
-
-def targets_of(config: DecoderConfig, *, on_gpu: bool) -> tuple[list[str], list[str]]:
-    """Returns the last names of the modules that adapters may change, and of the parameters, in the order of
-    the layers."""
-    family = MODELS[config.architecture]
-    model = family.build(config, _Place(torch.float32, torch.device("meta"), on_gpu=on_gpu))
-    found = find_targets(model, family.names, family.optional_prefix, None)
+    model_family = MODELS[config.architecture]
+    model = model_family.build(config, Placement(torch.float32, torch.device("meta")))
+    found = find_targets(model, model_family.names, model_family.optional_prefix, None)
     modules = map(_last_name, (*found.embeddings, *found.targets))
     stacked = (f"{_last_name(name)}.{each}" for name, those in found.stacked.items() for each in those)
-    return list(dict.fromkeys(modules)), list(dict.fromkeys(stacked))
+    columns = (", ".join(f"`{each}`" for each in dict.fromkeys(names)) for names in (modules, stacked))
+    return " | ".join([f"| `{architecture(family)}`", *columns]) + " |"
 
 
 def _last_name(module: str) -> str:

@@ -78,7 +78,7 @@ class Placement:
     @property
     def stacks_experts(self) -> bool:
         """Whether the weights of a layer's experts, or heads, are one tensor, as Triton's kernels read
-        them. These, tables and routers take no adapters then."""
+        them."""
         return self.device.type == "cuda" or requirements.INTERPRETED
 
     def empty(self, *shape: int) -> torch.nn.Parameter:

@@ -15,7 +15,8 @@ from kernels.ops.sampling.token_masks import Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape, ScanRates
 from kernels.ops.states.spans import DeviceSpans
-from kernels.triton.adapters.adapt import adapt
+from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
+from kernels.triton.adapters.pairs import with_adapters
 from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.latent_attention import latent_attention, store_latents
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
@@ -240,14 +241,37 @@ EXPERTS = {"Qwen3-30B": (128, 8, 768, 2048), "Mixtral": (8, 2, 14336, 4096), "gp
 
 
 def adapter_launches() -> Iterator[tuple[str, Launch]]:
-    """Of the layers of Llama-3-8B; for few tokens and many, of 8 adapters."""
-    long = torch.int64
-    for dtype in (BF16, FP16, FP32):
-        for tokens in (32, 8192):
-            tiles = empty(tokens // 16 + 8, 3, dtype=long)
-            step = DeviceAdapters.of(empty(tokens, dtype=long), tiles, parts=(3,))
+    """Of the layers of Llama-3-8B, its head and its lookup, the experts of Qwen3-30B, and the heads of
+    DeepSeek-V3; for few tokens and many, of 8 adapters."""
+    for tokens in (32, 8192):
+        for dtype in (BF16, FP16, FP32):
             x, y = empty(tokens, 4096, dtype=dtype), empty(tokens, 6144, dtype=dtype)
-            yield f"adapters {SHORT[dtype]}, {tokens} tokens", partial(adapt, y, x, 0, step)
+            name = f"adapters {SHORT[dtype]}, {tokens} tokens"
+            yield name, partial(adapt, y, x, 0, step_adapters(tokens, 3))
+        name, step = f"adapters bf16, {tokens} tokens", step_adapters(tokens, 1)
+        x, ids = empty(tokens, 4096, dtype=BF16), empty(tokens, dtype=torch.int64)
+        yield f"{name}, logits", partial(adapt, empty(tokens, 128256, dtype=FP32), x, 0, step)
+        yield f"{name}, lookup", partial(adapt_embeddings, x, ids, 0, step, 128256)
+        yield f"{name}, experts", partial(adapted_experts, tokens)
+        heads = empty(tokens, 128, 128, dtype=BF16), empty(128, tokens, 512, dtype=BF16).transpose(0, 1)
+        yield f"{name}, heads", partial(adapt_heads, *reversed(heads), 0, step)
+
+
+def step_adapters(tokens: int, parts: int) -> DeviceAdapters:
+    """Of 8 adapters."""
+    long = torch.int64
+    columns = empty(tokens, dtype=long), empty(tokens // 16 + 8, 3, dtype=long), empty(8, 3, dtype=long)
+    return DeviceAdapters.of(*columns, parts=(parts,))
+
+
+def adapted_experts(tokens: int) -> None:
+    """The order of pairs, and what is added to both products."""
+    count, top_k, width, hidden = EXPERTS["Qwen3-30B"]
+    chosen, step = empty(tokens, top_k, dtype=torch.int64), step_adapters(tokens, 2)
+    order = with_adapters(sort_by_expert(chosen, count, BF16), chosen, count, step)
+    x, inner = empty(tokens, hidden, dtype=BF16), empty(tokens * top_k, width, dtype=BF16)
+    adapt_experts(empty(tokens * top_k, 2 * width, dtype=BF16), x, 0, step, order, by_token=True)
+    adapt_experts(empty(tokens * top_k, hidden, dtype=BF16), inner, 0, step_adapters(tokens, 1), order)
 
 
 def expert_launches() -> Iterator[tuple[str, Launch]]:

@@ -45,8 +45,9 @@ class AdapterRows:
             self._rows[row] = self._rows[source_row]
 
     def remove_row(self, row: int) -> None:
-        """Ends a row."""
-        self._rows.pop(row, None)
+        """Ends a row. Nothing keeps its adapter then, which may have been dropped."""
+        if self._rows.pop(row, None) is not None:
+            self._last = None
 
     def adapted(self, batch: StepBatch, step: Step) -> StepBatch:
         """Returns the inputs of a step with the adapters of its tokens. The same object as in the last call,

@@ -23,8 +23,7 @@ it must have; empty: any. Raises AdapterError."""
 
 
 def takes_adapter(layer: Layer) -> TypeGuard[MatrixOwner]:
-    """Whether adapters may change the outputs of a layer: not those of routers, and of the matrices by head
-    of latent attention."""
+    """Whether adapters may change the outputs of a layer."""
     return isinstance(layer, MatrixOwner) and layer.takes_adapters
 
 

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import product
 
 import numpy as np
 import torch
 
 from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
+from kernels.ops.layers.adapters import StepAdapters
 from kernels.triton import requirements
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
@@ -81,10 +83,11 @@ class CudaBackend:
         self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds, *adapted)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some
-        self.sampling_graphs: dict[Work, Graphs] = {}
+        self.sampling_graphs: dict[tuple[Work, bool], Graphs] = {}  # and whether adapters change the logits
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
-        self._is_adapted = False
+        self._adapted: StepAdapters | None = None  # the step's tokens that have an adapter
+        self._adapts_logits = False
         self._values: tuple[torch.Tensor, torch.Tensor] | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
@@ -122,22 +125,34 @@ class CudaBackend:
             self.states.mark(spans)
         self._layout = self.buffers.load(step, spans)
         starts = self._layout.row_starts
-        adapters = None if self.adapters is None else self.adapters.of_step(starts, step)
-        self._is_adapted = adapters is not None
-        if adapters is not None:
-            self.buffers.load_adapters(adapters)
+        self._adapted = None if self.adapters is None else self.adapters.of_step(starts, step)
+        if self._adapted is not None:
+            self.buffers.adapters.load(self._adapted)
+        of_logits = self.logit_adapters(self._layout.logit_tokens)
+        self._adapts_logits = of_logits is not None
+        if of_logits is not None:
+            self.buffers.logit_adapters.load(of_logits)
         self._embeddings.forget(step)
         values = self._embeddings.of_step(starts, step)
         self._values = None if values is None else self._upload_values(*values)
 
+    def logit_adapters(self, tokens: Integers) -> StepAdapters | None:
+        """Returns the adapters of tokens of the step [A], as rows of logits; None: none changes logits."""
+        if (adapted := self._adapted) is None:
+            return None
+        number = self.model.head.number
+        is_changed = number is not None and adapted.change(number)
+        return adapted.at(torch.from_numpy(tokens).long()) if is_changed else None
+
     def forward(self) -> StepOutputs:
-        graphs = self.adapted_graphs if self._is_adapted else self.graphs
+        is_adapted = self._adapted is not None
+        graphs = self.adapted_graphs if is_adapted else self.graphs
         graph = graphs.find(self._layout.shape.tokens) if self._values is None else None
-        hidden = self._forward(self._layout.shape, self._is_adapted) if graph is None else graph()
+        hidden = self._forward(self._layout.shape, is_adapted) if graph is None else graph()
         self._values = None
         if self.states is not None:
             self.states.finish(self._step)
-        return CudaOutputs(self, self._layout, hidden, graph is not None)
+        return CudaOutputs(self, self._layout, hidden, graph is not None, self._adapts_logits)
 
     def submit(self, clock: LaunchClock) -> Completion:
         return CudaCompletion(self, self.device.record(), clock)
@@ -176,27 +191,29 @@ class CudaBackend:
     @torch.inference_mode()
     def capture_sampling(self, size: int) -> None:
         """Captures graphs of what follows a graph of a step, for up to `size` rows that sample: one for each
-        PLAIN work. size: of worker.cuda.graphs.sampling_sizes(). The largest step has been captured."""
+        PLAIN work, and one for each where adapters change the logits. size: of
+        worker.cuda.graphs.sampling_sizes(). The largest step has been captured."""
         assert self._captured is not None
         hidden, rows = self._captured, self.buffers.sample_rows(size)
         self.buffers.clear()  # nothing is appended to a row before a step samples
-        for work in PLAIN:
+        with_adapters = (False, True) if self._may_adapt_logits else (False,)
+        for work, is_adapted in product(PLAIN, with_adapters):
 
-            def run(work: Work = work) -> torch.Tensor:
-                logits = self.model.logits(hidden.index_select(0, self.buffers.logit_tokens(size)))
+            def run(work: Work = work, is_adapted: bool = is_adapted) -> torch.Tensor:
+                logits = self.sampled_logits(hidden, size, is_adapted)
                 tokens = self.sampler.choose(logits, rows, work)
                 self.device_rows.append(rows, tokens)
                 return tokens
 
             run()  # compiles, which a capture cannot
-            self.sampling_graphs.setdefault(work, Graphs()).add(size, self.device.capture(run))
+            self.sampling_graphs.setdefault((work, is_adapted), Graphs()).add(size, self.device.capture(run))
 
     def sample_in_graph(self, rows: list[int]) -> torch.Tensor | None:
         """Runs the graph that samples for the rows [A] of the step that ran in a graph before. Returns their
         tokens [A] int64, which the next step overwrites; None: nothing ran, there is none for these rows."""
         if not self.sampling_graphs:
             return None
-        graphs = self.sampling_graphs.get(self.sampler.needs(rows))
+        graphs = self.sampling_graphs.get((self.sampler.needs(rows), self._adapts_logits))
         graph = None if graphs is None else graphs.find(len(rows))
         if graph is None:
             return None
@@ -207,8 +224,28 @@ class CudaBackend:
     def score(self, count: int) -> None:
         """Computes the logits of so many hidden states, for a warm-up: those of prompts come in any
         number."""
+        self.model.logits(self._zeros(count))
+
+    @torch.inference_mode()
+    def score_adapted(self, count: int) -> None:
+        """Launches what adapters of so many tokens do to logits, for a warm-up."""
+        if self._may_adapt_logits:
+            self.model.logits(self._zeros(1), self.buffers.adapters.nowhere(count))
+
+    @property
+    def _may_adapt_logits(self) -> bool:
+        return self.adapters is not None and self.model.head.number is not None
+
+    def _zeros(self, count: int) -> torch.Tensor:
+        """Returns hidden states [count, E]."""
         like = self.model.head.weight
-        self.model.logits(torch.zeros(count, like.shape[1], dtype=like.dtype, device=like.device))
+        return torch.zeros(count, like.shape[1], dtype=like.dtype, device=like.device)
+
+    def sampled_logits(self, hidden: torch.Tensor, count: int, is_adapted: bool) -> torch.Tensor:
+        """Returns the logits [count, V] that the step's rows sample from. hidden: [T, E]. is_adapted:
+        adapters change logits."""
+        adapters = self.buffers.logit_adapters.of(count) if is_adapted else None
+        return self.model.logits(hidden.index_select(0, self.buffers.logit_tokens(count)), adapters)
 
     def _forward(self, shape: StepShape, is_adapted: bool = False) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
@@ -237,10 +274,17 @@ class CudaOutputs:
     """Hidden states of one step on the device. A worker.executor.backend.StepOutputs."""
 
     def __init__(
-        self, backend: CudaBackend, layout: StepLayout, hidden: torch.Tensor, in_graph: bool
+        self,
+        backend: CudaBackend,
+        layout: StepLayout,
+        hidden: torch.Tensor,
+        in_graph: bool,
+        adapts_logits: bool,
     ) -> None:
-        """hidden: [T, E], and more behind it where a graph is padded. in_graph: it is of a graph."""
+        """hidden: [T, E], and more behind it where a graph is padded. in_graph: it is of a graph.
+        adapts_logits: adapters change the logits."""
         self._backend, self._layout, self._hidden, self._in_graph = backend, layout, hidden, in_graph
+        self._adapts_logits = adapts_logits
         self._all_logits: torch.Tensor | None = None  # [A, V]
 
     def prompt_logprobs(
@@ -249,7 +293,10 @@ class CudaOutputs:
         backend, scores = self._backend, PromptScores(score, LOGITS)
 
         def logits_of(tokens: Integers) -> torch.Tensor:
-            return backend.model.logits(self._hidden.index_select(0, backend.device.send(tokens)))
+            given = backend.logit_adapters(tokens)
+            adapters = None if given is None else backend.buffers.adapters.sent(given, len(tokens))
+            hidden = self._hidden.index_select(0, backend.device.send(tokens))
+            return backend.model.logits(hidden, adapters)
 
         rows = backend.rows
         scores.add(parts, self._layout.row_starts, rows.token_ids, logits_of, rows.vocab_size)
@@ -307,7 +354,7 @@ class CudaOutputs:
 
     def sampled_states(self, index: Integers) -> States:
         backend = self._backend
-        tokens = backend.buffers.logit_tokens(self._layout.num_logits)
+        tokens = backend.buffers.logit_tokens(len(self._layout.logit_tokens))
         members = tokens.index_select(0, backend.device.send(index))
         return backend.device.fetch(self._hidden.index_select(0, members).float()).numpy
 
@@ -323,8 +370,8 @@ class CudaOutputs:
     def _logits(self) -> torch.Tensor:
         """Returns the logits of all rows that sample, [A, V]; with drafts, of all positions."""
         if self._all_logits is None:
-            tokens = self._backend.buffers.logit_tokens(self._layout.num_logits)
-            self._all_logits = self._backend.model.logits(self._hidden.index_select(0, tokens))
+            count = len(self._layout.logit_tokens)
+            self._all_logits = self._backend.sampled_logits(self._hidden, count, self._adapts_logits)
         return self._all_logits
 
 

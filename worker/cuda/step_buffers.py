@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec, Spans, adapters
+from kernels.api import InputBatch, KVCacheSpec, Spans
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.triton_ops import TritonOps
+from worker.cuda.adapter_columns import AdapterColumns
 from worker.cuda.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.step.plan_reader import Step
-from worker.step.rows import RowTable, require
+from worker.step.rows import RowTable
 
 ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS, SAVES = range(7)
 """Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.states.spans."""
@@ -41,7 +42,7 @@ class StepLayout:
     shape: StepShape  # without padding
     row_starts: Integers  # [R] index into T of each row's first token
     num_samples: int  # A
-    num_logits: int  # positions from which they sample: A, or more with drafts
+    logit_tokens: Integers  # index into T of those after which they sample: A, or more with drafts
 
 
 class StepBuffers:
@@ -68,11 +69,10 @@ class StepBuffers:
         pitch = aligned(max(most_rows, min(tokens, count * most_queries)))
         columns = SAVES + (SAVE_COLUMNS if has_states else 0)
         self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=device.place)
-        self._max_adapters, self._parts = max_adapters, adapted_parts
-        sizes = (tokens,), (self._num_tiles(tokens), 3)  # tokens that have adapters, and their tiles
-        self._adapted, self._tiles = (
-            torch.zeros(size, dtype=torch.int64, device=device.place) for size in sizes
+        self.adapters, self.logit_adapters = (
+            AdapterColumns(device, size, max_adapters, adapted_parts) for size in (tokens, pitch)
         )
+        """Of tokens, and of what they sample after."""
         table = rows.tokens, rows.blocks, rows.prompt_lens
         self._inputs = TritonOps.step_inputs(
             table, (most_rows, tokens), host.max_model_len, host.block_size, specs
@@ -98,26 +98,7 @@ class StepBuffers:
             columns[SAVES:, : len(ends)] = spans.saves.T
         self._device.send_into(self._columns, columns)
         shape = StepShape(len(ends), int(step.counts.sum()))
-        return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
-
-    def load_adapters(self, given: adapters.StepAdapters) -> None:
-        """Uploads the adapters of the next step to be launched. Raises PlanError where they are too many."""
-        most = self._max_adapters
-        require(len(given.groups) <= most, f"a step has more than {most} adapters (--max-loras)")
-        tokens, tiles, first = np.zeros(len(self._adapted), np.int64), list[tuple[int, int, int]](), 0
-        for weights, count in given.groups:
-            for begin in range(0, count, adapters.TILE):
-                tiles.append((weights.address, first + begin, min(adapters.TILE, count - begin)))
-            first += count
-        tokens[:first] = given.tokens.numpy()
-        padded = np.zeros(self._tiles.shape, np.int64)
-        padded[: len(tiles)] = tiles
-        self._device.send_into(self._adapted, tokens)
-        self._device.send_into(self._tiles, padded)
-
-    def _num_tiles(self, tokens: int) -> int:
-        """Returns the most tiles that so many tokens can have; 0: none has an adapter."""
-        return min(tokens, tokens // adapters.TILE + self._max_adapters) if self._max_adapters else 0
+        return StepLayout(shape, ends - step.counts, len(step.sample_rows), logit_tokens)
 
     def clear(self) -> None:
         """Uploads the columns of a step of no rows."""
@@ -149,8 +130,4 @@ class StepBuffers:
         batch = self._inputs.batch(
             columns[ROWS], columns[STARTS], columns[COUNTS], num_rows, shape.tokens, saves
         )
-        if not is_adapted:
-            return batch
-        tiles = self._tiles[: self._num_tiles(shape.tokens)]
-        step = adapters.DeviceAdapters.of(self._adapted[: shape.tokens], tiles, self._parts)
-        return replace(batch, adapters=step)
+        return replace(batch, adapters=self.adapters.of(shape.tokens)) if is_adapted else batch

@@ -28,7 +28,7 @@ class VocabEmbedding(Matrix):
         super().__init__(place.empty(held, width))
         self.vocab_size, self.width, self.group = vocab_size, width, place.group
         self.first, self.held, self.padding = first, held, share - held
-        self.takes_adapters = not place.stacks_experts and place.group.size == 1
+        self.takes_adapters = place.group.size == 1
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:

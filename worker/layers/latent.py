@@ -28,12 +28,13 @@ from worker.parallel import Placement
 class HeadMatrix(Matrix):
     """The matrix of one head: some rows of a matrix of the checkpoint that holds those of all heads."""
 
+    takes_adapters = True
+
     def __init__(self, rows: slice, stored: tuple[int, int], place: Placement, transposed: bool) -> None:
         """stored: shape of the checkpoint's matrix. transposed: its rows are this one's inputs."""
         sizes = rows.stop - rows.start, stored[1]
         super().__init__(place.empty(*(reversed(sizes) if transposed else sizes)))
         self.rows, self.stored, self.transposed = rows, stored, transposed
-        self.takes_adapters = not place.stacks_experts
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:

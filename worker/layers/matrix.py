@@ -77,7 +77,7 @@ class GroupedMethod(LinearMethod):
         return PackedMethod(self.weight.pack(bias))
 
     def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
-        raise NotImplementedError("weights of 4 bits are packed before they are multiplied by")
+        raise RuntimeError("weights of 4 bits are packed before they are multiplied by")
 
 
 class PackedMethod(LinearMethod):

@@ -294,7 +294,13 @@ class RecordingOps(ProgramWriter):
         )
         self.put(copy_heads, record, row_grain(heads * width))
 
-    def sort_by_expert(self, chosen: torch.Tensor, dtype: torch.dtype, *products: Any) -> RecordedOrder:
+    def sort_by_expert(
+        self,
+        chosen: torch.Tensor,
+        dtype: torch.dtype,
+        *products: Any,
+        adapters: StepAdapters | None = None,
+    ) -> RecordedOrder:
         return RecordedOrder(self, chosen, products[0].num_experts)
 
     def expert_linear(

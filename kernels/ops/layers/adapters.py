@@ -112,13 +112,17 @@ class DeviceAdapters(StepAdapters):
     tiles: torch.Tensor
     """[X, 3] int64: AdapterWeights.address of up to TILE tokens that have the same adapter, where in `tokens`
     they begin, and how many they are. 0: there is no such tile. `addresses` are its first column."""
+    spans: torch.Tensor
+    """[S, 3] int64: the same of all tokens of each adapter."""
     parts: Sequence[int]
     """Most parts of each layer, by its number."""
 
     @classmethod
-    def of(cls, tokens: torch.Tensor, tiles: torch.Tensor, parts: Sequence[int]) -> "DeviceAdapters":
+    def of(
+        cls, tokens: torch.Tensor, tiles: torch.Tensor, spans: torch.Tensor, parts: Sequence[int]
+    ) -> "DeviceAdapters":
         """Returns those of such tensors."""
-        return cls(tokens, tiles[:, 0], (), tiles, parts)
+        return cls(tokens, tiles[:, 0], (), tiles, spans, parts)
 
 
 def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) -> torch.Tensor:

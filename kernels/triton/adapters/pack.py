@@ -1,9 +1,12 @@
 """An adapter on a CUDA device, as kernels.triton.adapters.adapt reads it.
 
-Its table is int64: P, the most parts of a layer, then [layers, P, FIELDS]: of each part the addresses of a
-and b, r (0: there is no such part), first output, number of outputs, scale (bits of a float32), and whether a
-and b are float32 (1) or bfloat16 (0), which they are where all values of a matrix are. a is [r, K]; b is
-[N, r], with zeros up to a multiple of RANKS, so that its rows are aligned.
+Its table is int64. First an entry of two words for each layer: how many words behind the entry the records of
+its parts are, and how many parts there are. Then the records, FIELDS words each: addresses of a and b, r,
+first output, number of outputs, scale (bits of a float32), and whether a and b are float32 (1) or bfloat16
+(0), which they are where all values of a matrix are. a is [r, K]; b is [N, r], with zeros up to a multiple of
+RANKS, so that its rows are aligned.
+
+An address of an entry is as good as one of the table: it is that of the layers from there on.
 """
 
 import struct
@@ -14,9 +17,12 @@ import torch.nn.functional as F
 
 from kernels.ops.layers.adapters import LayerParts
 
-FIELDS = 8
+ENTRY, FIELDS = 2, 8
+"""Words of an entry, and of a record."""
 RANKS = 16
 """Values of a rank that a program computes at a time."""
+_ALIGNMENT = 16
+"""Of matrices, in bytes."""
 
 
 class DeviceAdapter:
@@ -24,29 +30,28 @@ class DeviceAdapter:
 
     def __init__(self, layers: Sequence[LayerParts], device: torch.device) -> None:
         """layers: by the number of the layer; parts that share `a`, the same tensor object, share its
-        memory. The copies are done when this returns; other threads may launch steps meanwhile. Raises
-        MemoryError."""
-        given = [part for parts in layers for part in parts]
-        matrices = {id(part.a): part.a for part in given}
-        matrices |= {id(part.b): F.pad(part.b, (0, -part.b.shape[1] % RANKS)) for part in given}
-        most = max(map(len, layers), default=0)
-        table = torch.zeros((len(layers), most, FIELDS), dtype=torch.int64)
+        memory, as those that share `b` do. The copies are done when this returns; other threads may launch
+        steps meanwhile. Raises MemoryError."""
+        parts = [part for layer in layers for part in layer]
+        matrices = {id(part.a): _held(part.a) for part in parts}
+        matrices |= {id(part.b): _held(F.pad(part.b, (0, -part.b.shape[1] % RANKS))) for part in parts}
+        entries, records = list[int](), list[int]()
         try:
-            copies = to_device([_held(each) for each in matrices.values()], device)
+            held, addresses = _to_device_together(list(matrices.values()), device)
+            placed = dict(zip(matrices, zip(addresses, matrices.values(), strict=True), strict=True))
+            for number, layer in enumerate(layers):
+                entries += (ENTRY * (len(layers) - number) + len(records), len(layer))
+                for part in layer:
+                    (a, a_held), (b, b_held) = placed[id(part.a)], placed[id(part.b)]
+                    (scale,) = struct.unpack("i", struct.pack("f", part.scale))
+                    wide = (each.dtype == torch.float32 for each in (a_held, b_held))
+                    records += (a, b, len(part.a), part.first, len(part.b), scale, *wide)
+            words = to_device(torch.tensor(entries + records, dtype=torch.int64), device)
         except torch.OutOfMemoryError as error:
             why = "the device has too little memory beside the KV cache: use a lower --gpu-memory-utilization"
             raise MemoryError(why) from error
-        held = dict(zip(matrices, copies, strict=True))
-        for number, parts in enumerate(layers):
-            for index, part in enumerate(parts):
-                a, b = held[id(part.a)], held[id(part.b)]
-                (scale,) = struct.unpack("i", struct.pack("f", part.scale))
-                sizes = len(part.a), part.first, len(part.b), scale
-                wide = a.dtype == torch.float32, b.dtype == torch.float32
-                table[number, index] = torch.tensor([a.data_ptr(), b.data_ptr(), *sizes, *wide])
-        (words,) = to_device([torch.cat((torch.tensor([most]), table.view(-1)))], device)
-        self._table, self.tensors = words, [words, *copies]
-        self._changed = [bool(parts) for parts in layers]
+        self._table, self.tensors = words, [words, held]
+        self._changed = [bool(layer) for layer in layers]
 
     @property
     def address(self) -> int:
@@ -70,15 +75,28 @@ def _held(matrix: torch.Tensor) -> torch.Tensor:
     return (matrix.float() if is_wide else narrow).contiguous()
 
 
-def to_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Returns copies on a device, by a stream of their own, beside the steps. They are done when this
-    returns. Memory of one that is dropped is not used again before the steps that were launched by then."""
+def _to_device_together(
+    matrices: Sequence[torch.Tensor], device: torch.device
+) -> tuple[torch.Tensor, list[int]]:
+    """Returns a copy of all matrices on a device, and the address of each."""
+    flat = (matrix.view(-1).view(torch.uint8) for matrix in matrices)
+    pieces = [F.pad(each, (0, -len(each) % _ALIGNMENT)) for each in flat]
+    together = to_device(torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8), device)
+    addresses, address = list[int](), together.data_ptr()
+    for piece in pieces:
+        addresses.append(address)
+        address += piece.nbytes
+    return together, addresses
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Returns a copy on a device, by a stream of its own, beside the steps. It is done when this returns.
+    Memory of one that is dropped is not used again before the steps that were launched by then."""
     if device.type != "cuda":
-        return [tensor.to(device) for tensor in tensors]
+        return tensor.to(device)
     steps, stream = torch.cuda.default_stream(device), torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
-        copies = [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
+        copy = tensor.pin_memory().to(device, non_blocking=True)
     stream.synchronize()
-    for copy in copies:
-        copy.record_stream(steps)
-    return copies
+    copy.record_stream(steps)
+    return copy

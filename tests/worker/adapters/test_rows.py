@@ -1,9 +1,11 @@
 """Rows with adapters on a CPU: the same bits alone and beside any others, in one call and layer by layer."""
 
+import gc
 import hashlib
 import json
 import random
 import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -274,6 +276,20 @@ def test_an_adapter_whose_sums_overflow_changes_no_other_row(checkpoint: Checkpo
     beside_huge, alone = logits
     assert beside_huge[1].isnan().any() and alone[1].isfinite().all()
     assert all(torch.equal(beside_huge[place], alone[place]) for place in (0, 2))
+
+
+def test_nothing_keeps_a_dropped_adapter(checkpoint: Checkpoints):
+    """Once its rows have ended, and a step has none of them."""
+    driver = loaded(checkpoint("llama", head_dim=32))
+    weights = weakref.ref(store(driver).find(DIGESTS[0]))
+    add(driver, 0, 0)
+    driver.step()
+    store(driver).drop(DIGESTS[0])
+    driver.run()
+    add(driver, 0, None)
+    driver.run()
+    gc.collect()
+    assert weights() is None
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ def main() -> None:
         experts.mkdir()
         make_checkpoint("deepseek_v3", experts, num_hidden_layers=2, max_position_embeddings=1 << 16)
         stories["experts"] = story(experts, True)
+        stories["adapted experts"] = story(experts, True, enforce_eager=True, max_loras=2)
     json.dump(stories, sys.stdout)
 
 

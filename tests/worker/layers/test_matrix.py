@@ -87,7 +87,7 @@ def test_packing():
     assert (layer.product(x).float() - near).abs().max() < 0.05 * near.abs().max()
     words = GroupedWords.empty((N, K), 32, K // 32)
     held = GroupedMethod(words)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(RuntimeError, match="packed before"):
         held.product(Ops(), x, None, False)
     packed = held.pack(WeightForms.of("int8").matrix, None).weight
     assert isinstance(packed, GroupedWeight) and packed.words is words.words

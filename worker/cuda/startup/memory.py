@@ -45,7 +45,7 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
 
     The largest step has all tokens, all rows sample, and each requests the features that take memory:
     penalties, which count every token of the vocabulary, filters, and log-probabilities, the first row also
-    of its prompt. A cache of one block is enough: all rows write to it.
+    of its prompt. A cache of one block is enough: all rows write to it. One with adapters is launched, too.
     """
     rows = runner.rows
     num_rows = min(rows.max_num_rows, most_tokens)
@@ -65,11 +65,15 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     decoding = [
         device.peak_of(partial(_decode, runner, 1 << power)) for power in range(num_rows.bit_length())
     ]
-    largest = max(copied, device.peak_of(lambda: run(runner, plan)), *decoding)
+    launched = (
+        partial(run, runner, plan),
+        partial(runner.backend.run_adapted, most_step_tokens(rows, most_tokens)),
+    )
+    largest = max(copied, *map(device.peak_of, launched), *decoding)
     if not captures:
         return largest
     graphs = graph_bytes(runner, most_step_tokens(rows, most_tokens), num_rows, device)
-    beside = max(copied, device.peak_of(lambda: run(runner, plan)))
+    beside = max(copied, *map(device.peak_of, launched))
     return max(largest, graphs + max(decoding) - decoding[-1] + beside)
 
 

@@ -94,8 +94,10 @@ def warm_up(
     for done, plan in enumerate(plans):
         run(runner, plan)
         progress(done / (len(plans) + len(captured)))
-    for size in () if captures else (1, most_step_tokens(rows, most_tokens)):
-        runner.backend.run_adapted(size)
+    for size in (1, most_step_tokens(rows, most_tokens)):
+        if not captures:
+            runner.backend.run_adapted(size)
+        runner.backend.score_adapted(size)
     for done, size in enumerate(reversed(captured)):  # the largest first: the others fit into its memory
         runner.backend.capture(size)
         progress((len(plans) + done) / (len(plans) + len(captured)))

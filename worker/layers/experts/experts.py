@@ -19,12 +19,12 @@ class WideMatrix(Matrix):
     weight keeps its bits under --quantization int8."""
 
     keeps_parameter = True
+    takes_adapters = True
 
     def __init__(self, count: int, width: int, bias: bool, place: Placement) -> None:
         """count: of outputs. width: E."""
         super().__init__(place.empty(count, width), place.empty(count) if bias else None)
         self.width, self.count = width, count
-        self.takes_adapters = not place.stacks_experts
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
@@ -117,7 +117,7 @@ class Experts(FeedForward):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what experts make of each pair, [P, E], and where pairs are in it, [T, k]."""
         gate_up, down = self.expert_gate_up, self.expert_down
-        order = self.ops.sort_by_expert(chosen, x.dtype, gate_up, down)
+        order = self.ops.sort_by_expert(chosen, x.dtype, gate_up, down, adapters=batch.adapters)
         if self.weighs_inputs:
             weighed = self.ops.weigh(x, weights, order)
             inner = self.ops.expert_linear(weighed, gate_up, order, adapters=batch.adapters)

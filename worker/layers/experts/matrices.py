@@ -28,6 +28,8 @@ class ExpertMatrices(MatrixOwner):
     all.
     """
 
+    takes_adapters = True
+
     def __init__(
         self,
         num_experts: int,
@@ -49,7 +51,6 @@ class ExpertMatrices(MatrixOwner):
         self.num_experts = num_experts
         shape = self.out_features, in_part.held
         self.is_stacked = place.stacks_experts
-        self.takes_adapters = not self.is_stacked
         weights = [(num_experts, *shape)] if self.is_stacked else [shape] * num_experts
         self.methods = torch.nn.ModuleList(PlainMethod(place.empty(*each)) for each in weights)
         self.bias = place.empty(num_experts, self.out_features) if bias else None

@@ -53,6 +53,9 @@ def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
         def capture_sampling(self, size: int) -> None:
             sampled.append(size)
 
+        def run_adapted(self, size: int) -> None:
+            assert size == min(tokens, 3 * 5)
+
     class Runner:
         rows = RowTable(max_num_rows=3, max_model_len=6, vocab_size=99, block_size=16, num_blocks=1)
         backend = Backend()
@@ -247,6 +250,9 @@ def test_what_is_captured_has_been_launched():
         def score(self, count: int) -> None:
             """Has nothing to compute."""
 
+        def score_adapted(self, count: int) -> None:
+            """Has no adapters."""
+
         def execute(self, plan: worker_pb2.StepPlan) -> None:
             if not captured:
                 launched.append(sum(unpack_u32(plan.counts)))
@@ -271,8 +277,9 @@ def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
     for mode in ("graphs", "eager", "adapters"):
         assert served[mode]["late"] == []
         assert "_attention_kernel" in served[mode]["at_start"]
-    assert "_shrink_kernel" in served["adapters"]["at_start"]
-    assert served["experts"]["late"] == []
+    assert {"_shrink_kernel", "_look_up_kernel"} < set(served["adapters"]["at_start"])
+    assert served["experts"]["late"] == served["adapted experts"]["late"] == []
+    assert "_pair_place_kernel" in served["adapted experts"]["at_start"]
     assert {"_grouped_kernel", "_latent_kernel"} < set(served["experts"]["at_start"])
     assert "_attention_kernel" in served["cold"]["late"]
     assert served["cold"]["watched"] == len(served["cold"]["at_start"]) + len(served["cold"]["late"])

@@ -137,7 +137,7 @@ class PromptEncoder:
             encoding = self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
         kept, token_ids = _kept(encoding, prompt), array("I")
         for part in kept:
-            token_ids.extend(encoding.token_ids[part.start : part.stop])
+            token_ids += copy_token_ids(encoding.token_ids[part.start : part.stop])
         return TokenizedPrompt(
             token_ids=token_ids,
             text=text,

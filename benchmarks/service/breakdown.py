@@ -13,20 +13,19 @@ time that the client has measured, from sending the first request until the last
 
 The service adds the last two. What frontend, engine core and client compute while the worker does can slow
 it down instead, where all share the cores: so the processor time of each is told beside it, as a share of
-all cores and per token, and how often its threads are woken per token: each time costs what it costs to
-come back to cold caches. On `--device simulated --profile cpu` the pace is that of a model, and nothing else
-is in the way.
+all cores and per token, and how often its threads are woken and preempted per token (voluntary and
+involuntary context switches): each time costs what it costs to come back to cold caches. On
+`--device simulated --profile cpu` the pace is that of a model, and nothing else is in the way.
 """
 
 import os
 import re
 import statistics
-import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.service.processes import by_role, processor_seconds, wake_ups
+from benchmarks.service.processes import by_role, context_switches, processor_seconds
 
 PHASES = {"forward": "forward", "sample": "logits, sampling", "prepare": "preparing"}
 """By their label."""
@@ -53,9 +52,22 @@ class Processor:
 
     seconds: float
     wake_ups: int
+    """Voluntary context switches of its threads."""
+    preemptions: int
+    """Involuntary ones: they depend on what else runs on the machine."""
+
+    @classmethod
+    def of(cls, pids: Sequence[int]) -> "Processor":
+        """What these processes have used together, without threads that have ended."""
+        seconds = sum(map(processor_seconds, pids))
+        return cls(seconds, *map(sum, zip(*map(context_switches, pids), strict=True)))
 
     def __sub__(self, before: "Processor") -> "Processor":
-        return Processor(self.seconds - before.seconds, self.wake_ups - before.wake_ups)
+        return Processor(
+            self.seconds - before.seconds,
+            self.wake_ups - before.wake_ups,
+            self.preemptions - before.preemptions,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,7 @@ class Breakdown:
     us_per_token: Mapping[str, float]
     """Of a core, by process."""
     wake_ups_per_token: Mapping[str, float]
+    preemptions_per_token: Mapping[str, float]
 
     @property
     def added(self) -> float:
@@ -83,21 +96,17 @@ class Meter:
     def __init__(self, http: str, supervisor: int) -> None:
         """http: HOST:PORT of its metrics. supervisor: its process."""
         self._url = f"http://{http}/metrics"
-        self._processes = by_role(supervisor)
+        self._processes = {"client": [os.getpid()]} | by_role(supervisor)
 
     def read(self) -> Reading:
         """Now, when nothing runs. What reading takes is not between two readings."""
-        before = {"client": Processor(time.process_time(), wake_ups(os.getpid()))} | self._used()
+        before = self._used()
         with urllib.request.urlopen(self._url) as answer:
             page = answer.read().decode()
-        after = self._used() | {"client": Processor(time.process_time(), wake_ups(os.getpid()))}
-        return parse(page, before, after)
+        return parse(page, before, self._used())
 
     def _used(self) -> dict[str, Processor]:
-        return {
-            role: Processor(sum(map(processor_seconds, pids)), sum(map(wake_ups, pids)))
-            for role, pids in self._processes.items()
-        }
+        return {role: Processor.of(pids) for role, pids in self._processes.items()}
 
 
 def parse(page: str, *processors: Mapping[str, Processor]) -> Reading:
@@ -136,12 +145,13 @@ def between(before: Reading, after: Reading, seconds: float, tokens: int) -> Bre
         {name: 100 * each.seconds / all_cores for name, each in used.items()},
         {name: 1e6 * each.seconds / tokens for name, each in used.items()},
         {name: each.wake_ups / tokens for name, each in used.items()},
+        {name: each.preemptions / tokens for name, each in used.items()},
     )
 
 
 def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
     """A column per workload: medians, and for what the service adds the least and the greatest too."""
-    print(f"\n{'% of the time':<33}" + "".join(f"{name:>24}" for name in found))
+    print(f"\n{'% of the time':<33}" + "".join(f"{name:>30}" for name in found))
     first = next(iter(found.values()))[0]
     for part in first.parts:
         _print_row(part, [_middle([run.parts[part] for run in runs]) for runs in found.values()])
@@ -154,14 +164,15 @@ def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
     for process in first.processors:
         cells = [
             f"{spread([run.us_per_token[process] for run in runs], 0)},"
-            f" {_middle([run.wake_ups_per_token[process] for run in runs])}"
+            f" {_middle([run.wake_ups_per_token[process] for run in runs])},"
+            f" {_middle([run.preemptions_per_token[process] for run in runs])}"
             for runs in found.values()
         ]
-        _print_row(f"us, wake-ups per token: {process}", cells)
+        _print_row(f"us, woken, preempted/token: {process}", cells)
 
 
 def _print_row(title: str, cells: Sequence[str]) -> None:
-    print(f"{title:<33}" + "".join(f"{cell:>24}" for cell in cells))
+    print(f"{title:<33}" + "".join(f"{cell:>30}" for cell in cells))
 
 
 def _middle(values: Sequence[float]) -> str:

@@ -135,12 +135,14 @@ class PromptEncoder:
             text = prompt.text
             self._check_size(text, path, "text", max_bytes, limit)
             encoding = self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
-        kept = _kept(encoding, prompt)
+        kept, token_ids = _kept(encoding, prompt), array("I")
+        for part in kept:
+            token_ids += copy_token_ids(encoding.token_ids[part.start : part.stop])
         return TokenizedPrompt(
-            token_ids=array("I", [encoding.token_ids[place] for part in kept for place in part]),
+            token_ids=token_ids,
             text=text,
             offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
-            num_truncated=len(encoding.token_ids) - sum(map(len, kept)),
+            num_truncated=len(encoding.token_ids) - len(token_ids),
         )
 
     def pair(self, pair: reader_pb2.ReadPair) -> TokenizedPrompt:

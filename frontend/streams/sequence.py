@@ -90,7 +90,9 @@ class Sequence:
         "tokens",
         "finish",
         "dirty",
+        "wants_scores",
         "_fields",
+        "_is_plain",
         "_detokenizer",
         "_matcher",
         "_answer",
@@ -119,6 +121,9 @@ class Sequence:
         self.tokens: array[int] = array("I")
         self.finish: generation_pb2.Finish | None = None
         self.dirty = False  # set by the stream: something is new
+        self.wants_scores = (fields.logprobs or fields.likelihood) and not fields.prompt_only
+        """True when tokens must come with log-probabilities."""
+        self._is_plain = repetition is None and matcher is None and not fields.prompt_only
         self._fields = fields
         self._detokenizer = detokenizer
         self._repetition = repetition
@@ -131,12 +136,6 @@ class Sequence:
         self._num_silent = 0  # tokens at the end whose text is omitted: 0 or 1
         self._scores = Scores()  # of tokens not sent yet; of all tokens, where messages are cumulative
         self._logprob: float | None = 0.0 if self.wants_scores else None
-
-    @property
-    def wants_scores(self) -> bool:
-        """True when tokens must come with log-probabilities."""
-        fields = self._fields
-        return (fields.logprobs or fields.likelihood) and not fields.prompt_only
 
     @property
     def num_scores(self) -> int:
@@ -161,6 +160,9 @@ class Sequence:
         Returns whether the sequence has ended. If so without a reason, a stop string matched, and the core
         does not know yet.
         """
+        if self._is_plain and not reason and scores is None:  # as in most steps
+            self.tokens.extend(token_ids)
+            return False
         if self._fields.prompt_only:
             token_ids = ()
         before = len(self.tokens)
@@ -237,14 +239,13 @@ class Sequence:
             text=text,
             position=first,
             token_count=self._num_sent - first,
+            token_ids=self.tokens[first:] if self._fields.token_ids else (),
             finish=self.finish,
         )
         if self._answer is not None:
             self._answer.put(output)
         if self._fields.logprobs:
             self._put_scores(output)
-        if self._fields.token_ids:
-            output.token_ids.extend(self.tokens[first:])
         if self._fields.token_bytes is not None:
             output.token_bytes.extend(map(self._fields.token_bytes, self.tokens[first:]))
         return True

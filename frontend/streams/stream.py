@@ -178,15 +178,17 @@ class Stream:
         if token_ids and sequence.wants_scores and (scores is None or len(scores) != len(token_ids)):
             raise ProtocolError(f"{len(token_ids)} tokens do not have their log-probabilities")
         ended = sequence.accept(token_ids, reason, matched, scores)
-        self._num_new += len(token_ids)
-        self._timings.progressed(now, tokens=len(token_ids) > 0)
+        num_tokens = len(token_ids)
+        self._num_new += num_tokens
+        self._timings.progressed(now, tokens=num_tokens > 0)
         if ended:
             self._num_open -= 1
             self._ending = True
         if not sequence.dirty:
             sequence.dirty = True
             self._dirty.append(sequence)
-        self._wake()
+        if self._due():
+            self._wake()
         return ended and not reason
 
     def fail(self, error: ServiceError) -> None:
@@ -251,7 +253,7 @@ class Stream:
 
     def _due(self) -> bool:
         """True when a message may be sent now, if there is anything to send."""
-        if self.ended or self._error is not None:
+        if not self._num_open or self._error is not None:
             return True
         if self._delivery.final_only:
             return False
@@ -262,11 +264,11 @@ class Stream:
     def release(self) -> None:
         """A round of the pacer begins: what has come may leave."""
         self._held, self._released = False, True
-        self._wake()
+        if self._due():
+            self._wake()
 
     def _wake(self) -> None:
-        if not self._due():
-            return
+        """Wakes the handler, for a message that is due; the pacer may hold it."""
         may_wait = self._begun and not (self._ending or self._released or self._error is not None)
         if may_wait and self._pacer is not None and self._pacer.holds(self):
             self._held = True
@@ -280,8 +282,7 @@ class Stream:
         """Fills a message with everything new. Returns False when there is nothing to send."""
         if self._error is not None and self._delivery.final_only:
             return False
-        self._put(response)
-        if not response.sequences:
+        if not (num_sequences := self._put(response)):
             return False
         if not self._begun:
             self._begun = True
@@ -291,7 +292,7 @@ class Stream:
             response.usage.CopyFrom(self.usage())
         if is_last and self._delivery.timings:
             response.timings.CopyFrom(self._timings.timings())
-        self._timings.told(self._num_new, len(response.sequences))
+        self._timings.told(self._num_new, num_sequences)
         self._num_new, self._released = 0, False
         self._ending = bool(self._dirty)  # the rest follows at once
         return True
@@ -324,21 +325,22 @@ class Stream:
         """Returns the reasons of the sequences that have ended."""
         return [sequence.finish.reason for sequence in self._sequences if sequence.finish is not None]
 
-    def _put(self, response: generation_pb2.GenerateResponse) -> None:
-        """Adds what is new, of as many sequences as fit into a message."""
+    def _put(self, response: generation_pb2.GenerateResponse) -> int:
+        """Adds what is new, of as many sequences as fit into a message; returns how many had anything."""
         dirty, self._dirty = self._dirty, []
         if dirty and self._delivery.num_returned is not None:
             dirty = most_probable(self._sequences, self._delivery.num_returned)
             for place, sequence in enumerate(dirty):
                 sequence.index = place
-        num_scores = 0
+        num_put = num_scores = 0
         for place, sequence in enumerate(dirty):
             num_scores += sequence.num_scores
             if place and num_scores > MAX_OUTPUT_VALUES and not self._delivery.final_only:
                 self._dirty = dirty[place:]
-                return
+                break
             sequence.dirty = False
-            sequence.put(response)
+            num_put += sequence.put(response)
+        return num_put
 
     def _introduce(self, response: generation_pb2.GenerateResponse) -> None:
         header = self._header

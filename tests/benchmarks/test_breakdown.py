@@ -33,7 +33,7 @@ def test_what_reading_takes_is_not_part_of_a_run(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(breakdown, "by_role", lambda supervisor: {"frontend": [1]})
     monkeypatch.setattr(breakdown, "processor_seconds", lambda pid: spent["frontend"])
-    monkeypatch.setattr(breakdown, "wake_ups", lambda pid: 7)
+    monkeypatch.setattr(breakdown, "context_switches", lambda pid: (int(2000 * spent["frontend"]), 7))
     with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -45,4 +45,5 @@ def test_what_reading_takes_is_not_part_of_a_run(monkeypatch: pytest.MonkeyPatch
         thread.join()
     found = between(before, replace(after, steps=after.steps + 1, stepping=1.0), seconds=1.0, tokens=2)
     assert found.us_per_token["frontend"] == pytest.approx(500)
+    assert (found.wake_ups_per_token["frontend"], found.preemptions_per_token["frontend"]) == (1, 0)
     assert (found.steps, found.step_ms) == (1, 500)

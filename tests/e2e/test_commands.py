@@ -112,4 +112,5 @@ def test_breakdown(tmp_path: Path):
     assert min(parts.values()) > -0.1 and sum(parts.values()) == pytest.approx(100)
     assert set(found["processors"]) == {"frontend", "engine", "worker", "client"}
     assert all(us > 0 for us in found["us_per_token"].values())
-    assert set(found["wake_ups_per_token"]) == set(found["us_per_token"]) == set(found["processors"])
+    per_token = (found[f"{name}_per_token"] for name in ("us", "wake_ups", "preemptions"))
+    assert all(set(each) == set(found["processors"]) for each in per_token)

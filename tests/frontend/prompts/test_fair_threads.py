@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from frontend.auth.tokens import digest_of, entry_line
+from frontend.errors import InvalidRequest
 from frontend.model.info import ModelInfo
 from frontend.prompts.prompt_encoding import PromptEncoder, TokenizedPrompt
-from frontend.prompts.prompt_reader import PromptReader
+from frontend.prompts.prompt_reader import FEW_IDS, PromptReader
 from pagewire.v1.prompt_pb2 import Prompt
 from pagewire.v1.tokenizer_pb2 import DetokenizeRequest, TokenizeRequest
 from tests.frontend.auth.test_authenticator import bearer
@@ -90,6 +91,19 @@ async def test_a_thread_is_busy_until_its_job_is_done_though_the_caller_has_left
     work.release()
     await job
     assert work.begun == ["a"]
+
+
+async def test_few_token_ids_need_no_thread(work: Work) -> None:
+    await work.hold()
+    few, many = (Prompt(token_ids={"ids": [7] * count}) for count in (FEW_IDS, FEW_IDS + 1))
+    assert len((await work.threads.read(few, "prompt", vocab_size=8)).token_ids) == FEW_IDS
+    with pytest.raises(InvalidRequest):
+        await work.threads.read(few, "prompt", vocab_size=7)
+    reading = asyncio.create_task(work.threads.read(many, "prompt", vocab_size=8))
+    await asyncio.sleep(0)
+    assert work.threads.jobs.turns.num_waiting == 1
+    work.release()
+    assert len((await reading).token_ids) == FEW_IDS + 1
 
 
 async def test_an_error_of_a_job_is_its_callers(work: Work) -> None:

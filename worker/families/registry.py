@@ -9,7 +9,7 @@ from typing import Any
 from pagewire.checkpoints.files import BARE_DECODERS, CLASSIFIERS, ENCODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
-from worker.config.ends import read_eos_token_ids
+from worker.config.ends import read_ends
 from worker.config.gpt2 import GPT2_HARMLESS, read_gpt2_config
 from worker.config.hf_config import (
     HARMLESS,
@@ -162,12 +162,12 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     if architecture in DECODERS and DECODERS[architecture].nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
-    ends = architecture not in ENCODERS.values()  # an encoder makes no tokens that could end
-    eos_token_ids = read_eos_token_ids(folder, fields, tokenizer) if ends else ()
+    generates = architecture not in ENCODERS.values()  # an encoder makes no tokens that could end
+    ends = read_ends(folder, fields, tokenizer) if generates else {}
     if architecture in DECODERS:
         for name, value in DECODERS[architecture].only.items():
             fields.expect(name, value)
-    config = READERS[architecture](fields, common_fields(fields, architecture, eos_token_ids))
+    config = READERS[architecture](fields, common_fields(fields, architecture, ends))
     fields.refuse_unknown({*HARMLESS, *_HARMLESS[architecture]})
     # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
     return replace(config, tied=True, classifies=classifies) if is_bare else config

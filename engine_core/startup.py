@@ -201,6 +201,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
         max_draft_tokens=ready.draft_tokens,
+        eos_origins=ready.eos_origins,
         lora_folder=str(Path(config.lora_folder).absolute()) if config.lora_folder else "",
     )
     welcome.start_time.FromNanoseconds(start_time_ns)

@@ -17,6 +17,7 @@ from frontend.validation.rules import MAX_ID_BYTES
 from pagewire.host.clock import MONOTONIC_ORIGIN_NS
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import inspection_pb2 as pb
+from pagewire.v1.generation_pb2 import EffectiveParameters
 
 DEFAULT_CELLS, MAX_CELLS = 1024, 16_384
 """Cells in the picture of a KV pool."""
@@ -60,6 +61,11 @@ class LocalRequests:
         if entry is None or entry.members or (phase := self._phase(entry)) is None:
             return None
         return self._describe(engine_id, entry, phase)
+
+    def parameters(self, engine_id: str) -> EffectiveParameters | None:
+        """Returns what a request runs with; None: its call is not here, or has not been read."""
+        entry = self._registry.find(engine_id)
+        return entry.stream.parameters() if entry is not None and entry.stream is not None else None
 
     def _phase(self, entry: RegisteredRequest) -> pb.RequestPhase | None:
         """Returns where a request is; None: with a core."""
@@ -126,8 +132,8 @@ class Inspector:
     async def explain_request(
         self, request: pb.ExplainRequestRequest, caller: Caller
     ) -> pb.ExplainRequestResponse:
-        """Returns where a request's time went, what it waits for and which requests share its blocks. Raises
-        InvalidRequest, AdminsOnly, RequestNotFound, EngineNotReady."""
+        """Returns where a request's time went, what it waits for, which requests share its blocks, and what
+        it runs with. Raises InvalidRequest, AdminsOnly, RequestNotFound, EngineNotReady."""
         if not 1 <= len(request.request_id.encode()) <= MAX_ID_BYTES:
             raise InvalidRequest({"request_id": f"must be 1 to {MAX_ID_BYTES} bytes"})
         engine_id = self._engine_id(request, caller)
@@ -143,6 +149,9 @@ class Inspector:
             if local is None:
                 raise RequestNotFound(request.request_id)
             response.request.CopyFrom(local)
+        parameters = self._local.parameters(engine_id)
+        if parameters is not None:
+            response.parameters.CopyFrom(parameters)
         tenant = response.request.tenant
         response.request.request_id = _public_id(response.request.request_id, tenant, caller)
         for sharer in response.sharers:

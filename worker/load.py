@@ -67,6 +67,7 @@ def make_ready(
             grammar_engine=executor.backend.grammars.engine,
             whole_prompts=config.bidirectional,
         ),
+        eos_origins=config.eos_origins,
         num_blocks=executor.rows.cache_blocks,
         kv_cache_bytes=model.cache_bytes(executor),
         has_states=config.has_states,

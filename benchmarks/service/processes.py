@@ -69,6 +69,15 @@ def _megabytes(pid: int, file: str, name: str) -> float:
     raise RuntimeError(f"process {pid} has no {name.rstrip(':')}")
 
 
+def tree_mb(root: int) -> float:
+    """Proportional sets of a process and of all below it, together: what a service takes from its host."""
+    total = 0.0
+    for pid in below(root):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, RuntimeError):  # it has just ended
+            total += proportional_mb(pid)
+    return total
+
+
 def cpu_seconds(pid: int, children: bool = False) -> float:
     """What all threads of a process have used so far, in user and in kernel mode; ticks of 10 ms. children:
     with those that have ended."""

@@ -6,7 +6,8 @@
 --cold: each start with an empty cache of compiled kernels. CPU is what each process has used until the first
 token, with its children that have ended: it depends less than time on other processes. Memory at rest is
 the proportional set of each process (shared pages divided among the processes that share them), against the
-model's weights and the KV pool; then come the resident sets while that many streams are open at once.
+model's weights and the KV pool; then come the resident sets while that many streams are open at once, and the
+proportional sets of all processes together, standbys and readers of prompts included.
 """
 
 import asyncio
@@ -19,11 +20,13 @@ from pathlib import Path
 
 from benchmarks.options import make_parser
 from benchmarks.service.breakdown import spread
-from benchmarks.service.processes import by_role, cpu_seconds, proportional_mb, resident_mb
+from benchmarks.service.processes import by_role, cpu_seconds, proportional_mb, resident_mb, tree_mb
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.checkpoints.paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.local_service import Service
+
+SUPERVISOR = "supervisor"
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def start(config: ServeConfig, cold: bool) -> Start:
             ready = time.perf_counter() - begin
             client.generate([1, 2, 3], temperature=0, max_tokens=1)
             first_token = time.perf_counter() - begin
-            pids = {"supervisor": service.pid, **{role: p[0] for role, p in by_role(service.pid).items()}}
+            pids = {SUPERVISOR: service.pid, **{role: p[0] for role, p in by_role(service.pid).items()}}
             return Start(
                 ready, first_token, {role: cpu_seconds(pid, children=True) for role, pid in pids.items()}
             )
@@ -64,15 +67,24 @@ def first_tokens(address: str, times: int) -> list[float]:
     return results[1:]
 
 
-async def open_streams(address: str, count: int, pids: dict[str, int]) -> dict[str, float]:
-    """Resident sets while all streams are open and have had their first tokens."""
+async def open_streams(address: str, count: int, pids: dict[str, int]) -> tuple[dict[str, float], float]:
+    """Resident sets while all streams are open and have had their first tokens, and the proportional sets of
+    all processes together."""
     params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
     async with AsyncClient(address) as client:
         streams = [client.stream(f"Stream number {number}:", params) for number in range(count)]
         await asyncio.gather(*(anext(stream) for stream in streams))
-        sizes = {role: resident_mb(pid) for role, pid in pids.items()}
+        sizes = {role: resident_mb(pid) for role, pid in pids.items() if role != SUPERVISOR}
+        tree = tree_mb(pids[SUPERVISOR])
         await asyncio.gather(*(stream.result() for stream in streams))
-    return sizes
+    return sizes, tree
+
+
+def stored_bytes(model: str) -> int:
+    """Returns the size of a checkpoint's weights on disk."""
+    path = checkpoint_path(model)
+    files = [path] if path.is_file() else path.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)
 
 
 def tell_memory(at_rest: dict[str, float], weights: float, stored: float, pool: float) -> None:
@@ -113,18 +125,23 @@ def main() -> None:
         print(f"{role}: {spread([one.cpu[role] for one in starts])} s of CPU")
     with Service(config) as service:
         pids = {role: found[0] for role, found in by_role(service.pid).items()}
+        everything = {SUPERVISOR: service.pid, **pids}
         first = first_tokens(service.address, 21)
-        at_rest = {role: proportional_mb(pid) for role, pid in {"supervisor": service.pid, **pids}.items()}
+        at_rest = {role: proportional_mb(pid) for role, pid in everything.items()}
         idle = {role: resident_mb(pid) for role, pid in pids.items()}
-        busy = asyncio.run(open_streams(service.address, options.streams, pids))
+        tree = [tree_mb(service.pid)]
+        busy, with_streams = asyncio.run(open_streams(service.address, options.streams, everything))
+        tree += [with_streams, tree_mb(service.pid)]
         weights, pool = (service.facts[name] / 1e6 for name in ("weight_bytes", "kv_cache_bytes"))
     print(f"ms to the first token, idle service: {spread(first)}")
-    stored = sum(file.stat().st_size for file in checkpoint_folder(options.model).glob("*.safetensors")) / 1e6
+    stored = stored_bytes(options.model) / 1e6
     tell_memory(at_rest, weights, stored, pool)
     for role in pids:
         print(
             f"{role}: {idle[role]:.0f} MB resident when idle, {busy[role]:.0f} with {options.streams} streams"
         )
+    idle_mb, open_mb, after_mb = tree
+    print(f"all processes: {idle_mb:.0f} MB when idle, {open_mb:.0f} with streams, {after_mb:.0f} after them")
     if options.json:
         figures = {
             "ready_s": [one.ready for one in starts],
@@ -137,6 +154,7 @@ def main() -> None:
             "kv_pool_mb": pool,
             "idle_mb": idle,
             "busy_mb": busy,
+            "tree_mb": tree,
         }
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -146,6 +146,7 @@ def _states(tools: ToolFormat, reasoning: ReasoningFormat | None) -> dict[str, S
     states = dict(tools.states)
     if reasoning is not None:
         opens[reasoning.open] = Go(REASONING)
+        opens.update(dict.fromkeys(reasoning.around_text, Go(TEXT)))
         states.setdefault(REASONING, State(Take.REASONING, {reasoning.close: Go(tools.start)}))
     states.setdefault(TEXT, State(Take.TEXT, opens))
     if tools.start != TEXT and states[tools.start].take is not Take.HEADER:

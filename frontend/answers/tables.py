@@ -178,3 +178,5 @@ class ReasoningFormat:
     open: str
     close: str
     detect: tuple[tuple[str, ...], ...] = ()
+    around_text: tuple[str, ...] = ()
+    """Marks that frame the text, and are none of it."""

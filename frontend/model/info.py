@@ -3,7 +3,7 @@ for clients."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ DEFAULT_SAMPLING = {
     "n": 1,
 }
 """Defaults where generation_config.json has none."""
+DEFAULT = "default"
+"""The origin of these."""
 _LARGEST = 1 << 31
 """Bound of every sampling parameter's absolute value."""
 FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
@@ -87,6 +89,8 @@ class ModelInfo:
     """How prompts of pairs are scored; None: they are not."""
     generates: bool = True
     """False for an encoder, and for a checkpoint without an output head."""
+    sampling_origins: Mapping[str, str] = field(default_factory=dict)
+    """Where default_sampling is from, by field, as EffectiveParameters.origins says; not there: DEFAULT."""
 
     @property
     def name(self) -> str:
@@ -133,10 +137,15 @@ class ModelInfo:
             max_model_len=facts.max_model_len,
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,
+            ends=self.ends(limits),
             bos_token_id=self.bos_token_id,
             pad_token_id=self.pad_token_id,
             capabilities=capabilities,
             default_sampling=self.default_sampling,
+            default_sampling_origins={
+                each.name: self.sampling_origins.get(each.name, DEFAULT)
+                for each, _ in self.default_sampling.ListFields()
+            },
             limits=_limits_message(limits, config),
             implementation=facts.implementation,
             embedding_size=embedding_size,
@@ -147,6 +156,14 @@ class ModelInfo:
                 arithmetic=facts.arithmetic,
             ),
         )
+
+    def ends(self, limits: Limits) -> list[generation_pb2.EndToken]:
+        """Returns the tokens that end a sequence, in ascending order, and what names them."""
+        return [self.end(token, limits.eos_origins.get(token, "")) for token in sorted(limits.eos_token_ids)]
+
+    def end(self, token: int, origin: str) -> generation_pb2.EndToken:
+        """Returns a token that ends a sequence, with its text."""
+        return generation_pb2.EndToken(token_id=token, text=self.tokenizer.spelling(token), origin=origin)
 
     def _ways_to_generate(self, limits: Limits) -> list[model_pb2.Capability]:
         found = [
@@ -201,6 +218,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         vocab_size=vocab_size,
         max_model_len=welcome.model.max_model_len,
         eos_token_ids=frozenset(welcome.model.eos_token_ids),
+        eos_origins=dict(zip(welcome.model.eos_token_ids, welcome.eos_origins, strict=False)),
         max_sequences=min(config.max_sequences, welcome.max_num_seqs),
         max_stop_strings=config.max_stop_strings,
         max_priority=welcome.max_priority,
@@ -234,8 +252,12 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         stated = fields.get(f"{name}_token_id")
         return found if found is not None else stated if _is_token_id(stated) else None
 
-    sampling = _sampling_of(config, text.generation_config)
-    changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
+    sampling, origins = _sampling_of(config, text.generation_config)
+    changed = [
+        f"{name} {value:g} ({origins.get(name, DEFAULT)})"
+        for name, value in _named(sampling)
+        if value != DEFAULT_SAMPLING.get(name)
+    ]
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
     pooling, reason = read_pooling(path, config.pooling_type), why_not_generate(fields)
@@ -252,6 +274,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         tokenizer=text.tokenizer,
         chat_template=compiled(template, compiled(for_tools)),
         default_sampling=sampling,
+        sampling_origins=origins,
         bos_token_id=token_id("bos"),
         pad_token_id=token_id("pad"),
         archive=text.archive(template),
@@ -274,16 +297,21 @@ def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
 
-def _sampling_of(config: FrontendConfig, own: Path | None) -> generation_pb2.SamplingParams:
-    """Returns the defaults of sampling, by --generation-config and --override-generation-config. own: the
-    checkpoint's file. Raises StartupError."""
-    path = None if config.generation_config == "none" else own
+def _sampling_of(
+    config: FrontendConfig, own: Path | None
+) -> tuple[generation_pb2.SamplingParams, dict[str, str]]:
+    """Returns the defaults of sampling, by --generation-config and --override-generation-config, and where
+    those are from that are stated. own: the checkpoint's file. Raises StartupError."""
+    origin, path = GENERATION_CONFIG, None if config.generation_config == "none" else own
     if config.generation_config not in ("auto", "none"):
+        origin = "--generation-config"
         path = Path(config.generation_config).expanduser()
         path = path / GENERATION_CONFIG if path.is_dir() else path
         if not path.is_file():
             raise StartupError("cannot read the defaults of sampling", f"--generation-config: no file {path}")
-    sampling = default_sampling(read_json(path) if path is not None else {}, str(path))
+    content = read_json(path) if path is not None else {}
+    sampling = default_sampling(content, str(path))
+    origins = dict.fromkeys(_stated_sampling(content), origin)
     if config.override_generation_config:
         flag = "--override-generation-config"
         override = object_of_flag(flag, config.override_generation_config)
@@ -295,7 +323,14 @@ def _sampling_of(config: FrontendConfig, own: Path | None) -> generation_pb2.Sam
                 f"there are do_sample, {', '.join(FROM_GENERATION_CONFIG)}",
             )
         sampling.MergeFrom(default_sampling(override, flag, {}))
-    return sampling
+        origins |= dict.fromkeys(_stated_sampling(override), flag)
+    return sampling, origins
+
+
+def _stated_sampling(content: Mapping[str, Any]) -> list[str]:
+    """Returns the fields whose defaults the content of a generation_config.json states."""
+    is_greedy = ["temperature"] if content.get("do_sample") is False else []
+    return [*is_greedy, *(name for name in FROM_GENERATION_CONFIG if content.get(name) is not None)]
 
 
 def default_sampling(

@@ -4,13 +4,14 @@ and the stream for the client. Pure."""
 import secrets
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
 from frontend.answers.answer import Answer, AnswerContext
 from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.engine.logprobs import PromptScores
-from frontend.model.info import ModelInfo
+from frontend.model.info import DEFAULT, ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.request_adapter import CallAdapter
@@ -239,12 +240,36 @@ def _header(spec: RequestSpec) -> Header:
         prompt_scores=spec.prompt_scores(),
         token_bytes=token_bytes if output.token_bytes else None,
         num_truncated=spec.prompt.num_truncated,
-        parameters=generation_pb2.EffectiveParameters(
-            sampling=spec.resolved.sampling, stopping=spec.resolved.stopping
-        )
-        if output.parameters
-        else None,
+        parameters=partial(effective_parameters, spec),
+        shows_parameters=output.parameters,
     )
+
+
+def effective_parameters(spec: RequestSpec) -> generation_pb2.EffectiveParameters:
+    """Returns what a request runs with, where each value is from, and the tokens that end its sequences."""
+    resolved, stops = spec.resolved, spec.request.stopping.stop_token_ids
+    found = generation_pb2.EffectiveParameters(sampling=resolved.sampling, stopping=resolved.stopping)
+    for part, asked in (("sampling", spec.request.sampling), ("stopping", spec.request.stopping)):
+        own = {field.name for field, _ in asked.ListFields()}
+        for field, value in getattr(found, part).ListFields():
+            origin = "request" if field.name in own else _origin_of_default(spec, part, field.name, value)
+            found.origins[f"{part}.{field.name}"] = origin
+    if not resolved.stopping.ignore_eos:
+        found.ends.extend(spec.model.ends(spec.limits))
+    found.ends.extend(spec.model.end(token, "stopping.stop_token_ids") for token in sorted(set(stops)))
+    return found
+
+
+def _origin_of_default(spec: RequestSpec, part: str, name: str, value: object) -> str:
+    """Returns where a value is from that the request does not state."""
+    if part == "stopping":
+        return DEFAULT
+    if name == "n" and spec.request.sampling.HasField("best_of"):
+        return "sampling.best_of"
+    defaults = spec.model.default_sampling
+    if spec.resolved.sampling.HasField("beam_search") and value != getattr(defaults, name):
+        return "sampling.beam_search"
+    return spec.model.sampling_origins.get(name, DEFAULT)
 
 
 def _sequences(spec: RequestSpec, answers: AnswerContext | None) -> list[Sequence]:

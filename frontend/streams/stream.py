@@ -39,8 +39,10 @@ class Header:
     """Returns the bytes of log-probability candidates; None: not requested."""
     num_truncated: int = 0
     """Tokens of the prompt that truncate_to removed."""
-    parameters: generation_pb2.EffectiveParameters | None = None
-    """None: not requested."""
+    parameters: Callable[[], generation_pb2.EffectiveParameters] | None = None
+    """Returns what the request runs with; None: not known."""
+    shows_parameters: bool = False
+    """In the first message."""
     adapter: generation_pb2.AppliedAdapter | None = None
 
 
@@ -310,6 +312,10 @@ class Stream:
         """The name of the request's adapter; empty: it has none."""
         return self._header.adapter.name if self._header.adapter is not None else ""
 
+    def parameters(self) -> generation_pb2.EffectiveParameters | None:
+        """Returns what the request runs with; None: not known."""
+        return self._header.parameters() if self._header.parameters is not None else None
+
     def usage(self) -> generation_pb2.Usage:
         """The request's token counts so far."""
         usage = generation_pb2.Usage(
@@ -352,8 +358,8 @@ class Stream:
         response.prompt.truncated_tokens = header.num_truncated
         if header.adapter is not None:
             response.adapter.CopyFrom(header.adapter)
-        if header.parameters is not None:
-            response.parameters.CopyFrom(header.parameters)
+        if header.shows_parameters and (parameters := self.parameters()) is not None:
+            response.parameters.CopyFrom(parameters)
         response.prompt.token_ids.extend(header.prompt_token_ids)
         response.prompt.token_bytes.extend(header.prompt_token_bytes)
         if header.prompt_scores is not None:

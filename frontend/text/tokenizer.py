@@ -144,6 +144,10 @@ class Tokenizer:
         """Returns a copy of the underlying tokenizer that may be changed."""
         return tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
 
+    def spelling(self, token: int) -> str:
+        """Returns the text by which the vocabulary knows a token; "": it has no such token."""
+        return self._text(token) or ""
+
     def _text(self, token: int) -> str | None:
         return self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
 

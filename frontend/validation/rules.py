@@ -4,8 +4,8 @@ fields.py assigns rules to fields; docs/limits.md is generated from the words.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -57,6 +57,8 @@ class Limits:
     """The engine masks tokens by grammars."""
     input_embedding_size: int = 0
     """Elements of a value of Prompt.embeddings; 0: the engine takes token ids alone."""
+    eos_origins: Mapping[int, str] = field(default_factory=dict, compare=False)
+    """The files of the checkpoint that name each of eos_token_ids, where they are known."""
 
 
 Check = Callable[[Any, Limits], str | None]

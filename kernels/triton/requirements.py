@@ -69,7 +69,9 @@ def prepare() -> str | None:
         compute_as_a_device_does()
         return None
     from kernels.triton.assembler import choose_assembler
+    from kernels.triton.kernel_cache import use_checked_cache
 
+    use_checked_cache()
     return choose_assembler(torch.cuda.get_device_capability(0))
 
 

@@ -5,12 +5,14 @@ import json
 import sys
 import time
 from itertools import islice
+from typing import Any
 
 from pagewire.cli.connect import connect
 from pagewire.cli.terminal import CLEAR, aligned, as_json, short_seconds, shortened
 from pagewire.command_config import ExplainConfig, RequestsConfig
 from pagewire.flags import UsageError
 from pagewire.v1 import inspection_pb2 as pb
+from pagewire.v1.generation_pb2 import EffectiveParameters
 
 _HEAD = (
     *("request", "tenant", "class", "phase", "waits for"),
@@ -91,6 +93,7 @@ _WAITS = {
     pb.WAIT_CAUSE_ENGINE: "no engine core serves",
 }
 _MOST_SEQUENCES = 8
+_MOST_ENDS = 16
 
 
 def explain(config: ExplainConfig) -> int:
@@ -120,6 +123,8 @@ def explanation_lines(found: pb.ExplainRequestResponse) -> list[str]:
         lines.append(f"host memory keeps its keys and values of {found.swapped_tokens:,} tokens")
     if len(found.sequences) > 1:
         lines += ["", *_sequences(found)]
+    if found.HasField("parameters"):
+        lines += ["", *_parameters(found.parameters)]
     return lines
 
 
@@ -178,6 +183,35 @@ def _sequences(found: pb.ExplainRequestResponse) -> list[str]:
     lines = aligned(rows, left=2)
     left_out = found.request.sequences - (len(rows) - 1)
     return [*lines, f"and {left_out} more"] if left_out > 0 else lines
+
+
+def _parameters(parameters: EffectiveParameters) -> list[str]:
+    """Returns a line for each origin of parameters, and one for each token that ends a sequence."""
+    by_origin: dict[str, list[str]] = {}
+    for part in ("sampling", "stopping"):
+        for field, value in getattr(parameters, part).ListFields():
+            origin = parameters.origins.get(f"{part}.{field.name}", "")
+            by_origin.setdefault(origin, []).append(f"{field.name} {_value(value)}")
+    rows = [(f"  {origin}", ", ".join(values)) for origin, values in by_origin.items()]
+    lines = ["runs with", *aligned(rows, left=2)]
+    ends = [(f"  {end.token_id}", json.dumps(end.text), end.origin) for end in parameters.ends[:_MOST_ENDS]]
+    if not ends:
+        return [*lines, "no token ends it"]
+    left_out = len(parameters.ends) - len(ends)
+    lines += ["ends at", *aligned(ends, left=3)]
+    return [*lines, f"and at {left_out:,} more tokens"] if left_out else lines
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if hasattr(value, "ToJsonString"):  # a duration
+        return str(value.ToJsonString())
+    return f"of {len(value):,} tokens" if hasattr(value, "__len__") else "set"
 
 
 COMMANDS = {"requests": (RequestsConfig, list_requests), "explain": (ExplainConfig, explain)}

@@ -319,12 +319,33 @@ class AppliedAdapter(_message.Message):
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
 
 class EffectiveParameters(_message.Message):
-    __slots__ = ("sampling", "stopping")
+    __slots__ = ("sampling", "stopping", "origins", "ends")
+    class OriginsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STOPPING_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     sampling: SamplingParams
     stopping: StoppingCriteria
-    def __init__(self, sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingCriteria, _Mapping]] = ...) -> None: ...
+    origins: _containers.ScalarMap[str, str]
+    ends: _containers.RepeatedCompositeFieldContainer[EndToken]
+    def __init__(self, sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingCriteria, _Mapping]] = ..., origins: _Optional[_Mapping[str, str]] = ..., ends: _Optional[_Iterable[_Union[EndToken, _Mapping]]] = ...) -> None: ...
+
+class EndToken(_message.Message):
+    __slots__ = ("token_id", "text", "origin")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    text: str
+    origin: str
+    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class SequenceOutput(_message.Message):
     __slots__ = ("index", "text", "token_ids", "logprobs", "finish", "reasoning", "tool_calls", "token_bytes", "position", "token_count")

@@ -191,20 +191,22 @@ class QueuePosition(_message.Message):
     def __init__(self, sequences_ahead: _Optional[int] = ..., tokens_ahead: _Optional[int] = ..., tenant_share: _Optional[float] = ..., predicted_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ExplainRequestResponse(_message.Message):
-    __slots__ = ("request", "sequences", "sharers", "num_sharers", "position", "swapped_tokens")
+    __slots__ = ("request", "sequences", "sharers", "num_sharers", "position", "swapped_tokens", "parameters")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     SHARERS_FIELD_NUMBER: _ClassVar[int]
     NUM_SHARERS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     SWAPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     request: RequestInfo
     sequences: _containers.RepeatedCompositeFieldContainer[SequenceInfo]
     sharers: _containers.RepeatedCompositeFieldContainer[BlockSharer]
     num_sharers: int
     position: QueuePosition
     swapped_tokens: int
-    def __init__(self, request: _Optional[_Union[RequestInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceInfo, _Mapping]]] = ..., sharers: _Optional[_Iterable[_Union[BlockSharer, _Mapping]]] = ..., num_sharers: _Optional[int] = ..., position: _Optional[_Union[QueuePosition, _Mapping]] = ..., swapped_tokens: _Optional[int] = ...) -> None: ...
+    parameters: _generation_pb2.EffectiveParameters
+    def __init__(self, request: _Optional[_Union[RequestInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceInfo, _Mapping]]] = ..., sharers: _Optional[_Iterable[_Union[BlockSharer, _Mapping]]] = ..., num_sharers: _Optional[int] = ..., position: _Optional[_Union[QueuePosition, _Mapping]] = ..., swapped_tokens: _Optional[int] = ..., parameters: _Optional[_Union[_generation_pb2.EffectiveParameters, _Mapping]] = ...) -> None: ...
 
 class GetKvPoolRequest(_message.Message):
     __slots__ = ("max_cells",)

@@ -62,7 +62,14 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "default_sampling", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "adapter")
+    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "ends", "default_sampling", "default_sampling_origins", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "adapter")
+    class DefaultSamplingOriginsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -78,7 +85,9 @@ class Model(_message.Message):
     BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     PAD_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SAMPLING_ORIGINS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     EXACTNESS_FIELD_NUMBER: _ClassVar[int]
     IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
@@ -100,14 +109,16 @@ class Model(_message.Message):
     bos_token_id: int
     pad_token_id: int
     capabilities: _containers.RepeatedScalarFieldContainer[Capability]
+    ends: _containers.RepeatedCompositeFieldContainer[_generation_pb2.EndToken]
     default_sampling: _generation_pb2.SamplingParams
+    default_sampling_origins: _containers.ScalarMap[str, str]
     limits: Limits
     exactness: Exactness
     implementation: str
     embedding_size: int
     embedding_texts: EmbeddingTexts
     adapter: Adapter
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., ends: _Optional[_Iterable[_Union[_generation_pb2.EndToken, _Mapping]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., default_sampling_origins: _Optional[_Mapping[str, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
 
 class EmbeddingTexts(_message.Message):
     __slots__ = ("prompts", "default_prompt_name", "max_seq_length")

@@ -361,6 +361,7 @@ class FakeEngine:
             device="cpu",
             parallelism=admin_pb2.Parallelism(tensor=1, pipeline=1, data=1, expert=1),
             max_priority=1000,
+            eos_origins=["config.json, tokenizer_config.json"],
         )
         return engine_pb2.EngineMessage(welcome=welcome)
 

@@ -11,7 +11,7 @@ from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import inspection_pb2 as pb
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.auth.test_service import ALICE, OPERATOR, listed
-from tests.frontend.fakes import Output, Service, details_of, encode, make_request, run_service
+from tests.frontend.fakes import END, Output, Service, details_of, encode, make_request, run_service
 
 PATIENCE_S = 60.0
 NOW_S = 1_700_000_000
@@ -106,6 +106,8 @@ async def test_without_an_engine_there_are_those_that_wait_for_it(service):
     assert info.frontend == service.frontend.engine.identity.hex() and info.age.ToNanoseconds() > 0
     explained = await service.admin.ExplainRequest(pb.ExplainRequestRequest(request_id="mine"))
     assert explained.request.phase == pb.REQUEST_PHASE_WITHOUT_ENGINE and not explained.sharers
+    assert explained.parameters.origins["sampling.top_k"] == "generation_config.json"
+    assert [end.token_id for end in explained.parameters.ends] == [END]
     assert not (await requests_of(service, tenant="other")).requests
     call.cancel()
 

@@ -16,6 +16,11 @@ async def test_the_model(checkpoint, model):
         assert listed.name == "fake" and listed.architecture == "FakeForCausalLM"
         assert listed.max_model_len == 200 and listed.limits.max_sequences == 7
         assert listed.default_sampling.temperature == 0.5 and listed.default_sampling.top_k == 40
+        origins = listed.default_sampling_origins
+        assert (origins["top_k"], origins["top_p"]) == ("generation_config.json", "default")
+        (end,) = listed.ends
+        assert [end.token_id] == listed.eos_token_ids and end.text == "</s>"
+        assert end.origin == "config.json, tokenizer_config.json"
 
 
 async def test_an_unknown_model(checkpoint, model):

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 NAMES = ("eos_token", "eot_token", "eom_token")
 
 
-def read_eos_token_ids(folder: Path, config: Fields, tokenizer: Path | None = None) -> tuple[int, ...]:
-    """Returns the tokens that end a sequence, in ascending order, and logs which file names which. tokenizer:
-    folder of the tokenizer's files; None: the same one. Raises StartupError.
+def read_ends(folder: Path, config: Fields, tokenizer: Path | None = None) -> dict[int, str]:
+    """Returns the tokens that end a sequence, in ascending order, each with the files that name it, and logs
+    them. tokenizer: folder of the tokenizer's files; None: the same one. Raises StartupError.
 
     Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
     """
@@ -30,7 +30,8 @@ def read_eos_token_ids(folder: Path, config: Fields, tokenizer: Path | None = No
     for token, origin in _stated(folder, config, tokenizer):
         if token < vocab_size and origin not in found.setdefault(token, []):
             found[token].append(origin)
-    named = "; ".join(f"{token} ({', '.join(origins)})" for token, origins in sorted(found.items()))
+    ends = {token: ", ".join(origins) for token, origins in sorted(found.items())}
+    named = "; ".join(f"{token} ({origins})" for token, origins in ends.items())
     if named:
         logger.info("answers end at the tokens %s", named[:1000])
     else:
@@ -38,7 +39,7 @@ def read_eos_token_ids(folder: Path, config: Fields, tokenizer: Path | None = No
             "no file of the checkpoint names a token that ends answers: they run to max_tokens or the "
             "end of the context, and structured output is off; add eos_token_id to generation_config.json"
         )
-    return tuple(token for token in sorted(found))
+    return ends
 
 
 def _stated(folder: Path, config: Fields, tokenizer: Path | None) -> Iterator[tuple[int, str]]:

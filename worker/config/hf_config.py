@@ -6,7 +6,7 @@ StartupError that names the field. Both generations of spellings are read: `torc
 """
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,7 @@ class ModelConfig:
     architecture: str
     dtype: str | None  # None: not said; then it is that of the weights
     eos_token_ids: tuple[int, ...]
+    eos_origins: tuple[str, ...] = ()  # the files that name each
     tied: bool  # the output head is the embedding
     classifies: bool = False  # a classifier is in the place of the output head
     vocab_size: int  # V
@@ -284,12 +285,13 @@ def read_quantization(fields: "Fields") -> "Fields | None":
     return settings
 
 
-def common_fields(fields: Fields, architecture: str, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
-    """Reads the fields of ModelConfig whose names all families share."""
+def common_fields(fields: Fields, architecture: str, ends: Mapping[int, str]) -> dict[str, Any]:
+    """Reads the fields of ModelConfig whose names all families share. ends: as read_ends() returns them."""
     return {
         "architecture": architecture,
         "dtype": _dtype(fields),
-        "eos_token_ids": eos_token_ids,
+        "eos_token_ids": tuple(ends),
+        "eos_origins": tuple(ends.values()),
         "vocab_size": fields.integer("vocab_size"),
         "sizes": fields.sizes,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from pagewire.checkpoints.files import BARE_DECODERS, CLASSIFIERS, ENCODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
-from worker.config.ends import read_eos_token_ids
+from worker.config.ends import read_ends
 from worker.config.hf_config import (
     HARMLESS,
     WHAT,
@@ -151,11 +151,11 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     if family.nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
-    ends = architecture not in ENCODERS.values()  # an encoder makes no tokens that could end
-    eos_token_ids = read_eos_token_ids(folder, fields, tokenizer) if ends else ()
+    generates = architecture not in ENCODERS.values()  # an encoder makes no tokens that could end
+    ends = read_ends(folder, fields, tokenizer) if generates else {}
     for name, value in family.only.items():
         fields.expect(name, value)
-    config = family.read(fields, common_fields(fields, architecture, eos_token_ids))
+    config = family.read(fields, common_fields(fields, architecture, ends))
     fields.refuse_unknown({*HARMLESS, *family.harmless})
     # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
     return replace(config, tied=True, classifies=classifies) if is_bare else config

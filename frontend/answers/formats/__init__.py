@@ -37,7 +37,13 @@ _TOOLS = (
 _REASONING = (
     ReasoningFormat("seed", "<seed:think>", "</seed:think>", (("<seed:think>",),)),
     ReasoningFormat("mistral", "[THINK]", "[/THINK]", (("[THINK]",),)),
-    ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>", (("<|START_THINKING|>",),)),
+    ReasoningFormat(
+        "cohere",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        (("<|START_THINKING|>",),),
+        around_text=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
     ReasoningFormat("gemma-4", "<|channel>thought", "<channel|>", (("<|channel>thought",),)),
     ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>", (("<|inner_prefix|>",),)),
     ReasoningFormat(

@@ -18,7 +18,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import tempfile
 import time
 import typing
@@ -32,6 +31,7 @@ from kernels.cpu.compiler.llvm import assemble, current_linker, target_name
 from kernels.cpu.compiler.lowering import lower
 from kernels.cpu.compiler.record_values import is_record
 from kernels.cpu.compiler.records import Operation, OwnRecord
+from kernels.private_files import read_private, require_private
 
 PREFIX, REMOVED = "kernels-", "removed-"
 """Of the names of folders: with machine code, and of those that are being removed."""
@@ -157,10 +157,7 @@ def _address(kernel: Callable[..., Any], name: str, *statics: Any) -> int:
 def _kept(file: Path) -> bytes | None:
     """Returns the machine code on disk; None if there is none, or if the file is damaged."""
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as kept:
-            status = os.fstat(kept.fileno())
-            is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-            content = kept.read(_MOST_BYTES) if is_ours else b""
+        content = read_private(file, _MOST_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -220,11 +217,7 @@ def use_cache(folder: Path) -> bool:
     """Makes the folder. False, with a warning, where that is impossible or unsafe."""
     try:
         hold(folder)
-        status = folder.stat()
-        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"others may write to {folder}")
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(f"{folder} is read-only")
+        require_private(folder)
     except OSError as error:
         logger.warning("the CPU kernels are compiled at every start, which takes seconds: %s", error)
         return False

@@ -140,7 +140,7 @@ class ModelFacts(_message.Message):
     def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., max_adapters_per_step: _Optional[int] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters")
+    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters", "eos_origins")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class Welcome(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LORA_FOLDER_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    EOS_ORIGINS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     engine_version: str
     instance_id: str
@@ -171,7 +172,8 @@ class Welcome(_message.Message):
     max_draft_tokens: int
     lora_folder: str
     adapters: AdapterTable
-    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., lora_folder: _Optional[str] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ...) -> None: ...
+    eos_origins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., lora_folder: _Optional[str] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ..., eos_origins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AdapterTable(_message.Message):
     __slots__ = ("epoch", "adapters")

@@ -2,15 +2,18 @@
 
     python -m tests.frontend.answers.others [--llama-server FILE] [FORMAT ...]
 
-vLLM and SGLang have a column where `import` finds them; they need no model. llama-server has a model that can
-say nothing but the answer, under a chat template of real_templates.py. `2, 0`: calls that are read with all
-arguments in an answer with two; the same where a string argument spells a mark that ends calls or arguments.
+vLLM, SGLang and the packages of a format's authors (mistral-common, cohere-melody, openai-harmony) are asked
+where `import` finds them; they need no model. llama-server has a model that can say nothing but the answer,
+under a chat template of real_templates.py. `2, 0`: calls that are read with all arguments in an answer with
+two; the same where a string argument spells a mark that ends calls or arguments.
 """
 
 import argparse
 import copy
 import json
 import logging
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,15 +27,20 @@ from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+from openai_harmony import HarmonyEncodingName, Role, load_harmony_encoding
 
+from frontend.text.tokenizer_files import load_tokenizer
 from tests.free_ports import free_ports
 from tests.frontend.answers.real_templates import folder_of_templates
 from tests.frontend.answers.transcripts import CALLS, SCHEMAS, TRANSCRIPTS, bound, read
+from tests.real.gpt_oss import gpt_oss_folder, vocabulary_file
 
 Calls = list[tuple[str, Any]]
 """Names and arguments."""
-Parser = Callable[[str, str], Calls]
-"""(format's name, answer): raises any exception where it fails."""
+Parser = Callable[[str, str, str], Calls]
+"""(format's name, answer, text that stands in it for each SLOT): raises any exception where it fails."""
+SLOT = "<b>"
+"""Stands within a string argument."""
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -52,8 +60,10 @@ class Names(NamedTuple):
     vllm: str = ""
     sglang: str = ""
     template: str = ""
+    authors: str = ""  # their package
 
 
+MISTRAL = "mistral-common"
 FORMATS = {
     "hermes": Names("</tool_call>", "hermes", "hermes", "Qwen-Qwen2.5-7B-Instruct"),
     "deepseek-v3": Names("<｜tool▁call▁end｜>", "deepseek_v3", "deepseekv3", "llama-cpp-deepseek-r1"),
@@ -62,8 +72,16 @@ FORMATS = {
         "</｜DSML｜parameter>", "deepseek_v32", "deepseekv32", "deepseek-ai-DeepSeek-V3.2"
     ),
     "kimi-k2": Names("<|tool_call_end|>", "kimi_k2", "kimi_k2", "Kimi-K2-Instruct"),
-    "mistral": Names("[TOOL_CALLS]", "mistral", "mistral", "Mistral-Small-3.2-24B-Instruct-2506"),
-    "mistral-list": Names("]", "mistral", "mistral", "mistralai-Mistral-Nemo-Instruct-2407"),
+    "mistral": Names("[TOOL_CALLS]", "mistral", "mistral", "Mistral-Small-3.2-24B-Instruct-2506", MISTRAL),
+    "mistral-list": Names("]", "mistral", "mistral", "mistralai-Mistral-Nemo-Instruct-2407", MISTRAL),
+    "cohere": Names(
+        "<|END_ACTION|>",
+        "",  # by the package of the authors
+        "cohere_command4",
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        "cohere-melody",
+    ),
+    "harmony": Names("<|call|>", "", "gpt-oss", "openai-gpt-oss-120b", "openai-harmony"),
     "qwen3-coder": Names("</tool_call>", "qwen3_coder", "qwen3_coder", "Qwen3-Coder"),
     "glm-4.5": Names("</tool_call>", "glm45", "glm45", "GLM-4.6"),
     "minimax-m2": Names("</minimax:tool_call>", "minimax_m2", "minimax-m2", "MiniMax-M2"),
@@ -81,9 +99,9 @@ FORMATS = {
 }
 
 
-def ours(name: str, answer: str) -> Calls:
+def ours(name: str, answer: str, text: str) -> Calls:
     """Returns the calls that are complete."""
-    found = read(bound(name), [answer])
+    found = read(bound(name), [answer.replace(SLOT, text)])
     calls = zip(found.calls, found.complete, strict=True)
     return [(call, json.loads(arguments)) for (_, call, arguments), whole in calls if whole]
 
@@ -130,7 +148,8 @@ def vllm_parser() -> Parser:
     protocol: Any = import_module("vllm.entrypoints.openai.chat_completion.protocol")
     parsers: Any = import_module("vllm.tool_parsers")
 
-    def parse(name: str, answer: str) -> Calls:
+    def parse(name: str, answer: str, text: str) -> Calls:
+        answer = answer.replace(SLOT, text)
         message = {"role": "user", "content": "x"}
         request = protocol.ChatCompletionRequest(model="m", messages=[message], tools=TOOLS)
         kind = parsers.ToolParserManager.get_tool_parser(FORMATS[name].vllm)
@@ -146,19 +165,81 @@ def sglang_parser() -> Parser:
     protocol: Any = import_module("sglang.srt.entrypoints.openai.protocol")
     parsers: Any = import_module("sglang.srt.function_call.function_call_parser")
 
-    def parse(name: str, answer: str) -> Calls:
+    def parse(name: str, answer: str, text: str) -> Calls:
         detector = parsers.FunctionCallParser.ToolCallParserEnum[FORMATS[name].sglang]()
+        answer = answer.replace(SLOT, text)
         found = detector.detect_and_parse(answer, [protocol.Tool(**each) for each in TOOLS]).calls
         return [(each.name, json.loads(each.parameters)) for each in found]
 
     return parse
 
 
+def authors_parser() -> Parser:
+    """Of packages that are not here, asking raises ImportError."""
+    parsers = {MISTRAL: mistral_common, "cohere-melody": cohere_melody, "openai-harmony": openai_harmony}
+
+    def parse(name: str, answer: str, text: str) -> Calls:
+        return parsers[FORMATS[name].authors](name, answer, text)
+
+    return parse
+
+
+def mistral_common(name: str, answer: str, text: str) -> Calls:
+    """Under the vocabulary that the package brings, with the marks of the version that has this format."""
+    tekken: Any = import_module("mistral_common.tokens.tokenizers.tekken")
+    tools: Any = import_module("mistral_common.experimental.tools")
+    (file,) = Path(tekken.__file__).parents[2].glob("data/tekken_240911.json")
+    content = json.loads(file.read_text())
+    special = list(tekken.Tekkenizer.DEPRECATED_SPECIAL_TOKENS)
+    if name == "mistral":
+        content["config"]["version"], content["image"] = "v11", None
+        for mark in ("[ARGS]", "[CALL_ID]"):
+            special.append({"rank": len(special), "token_str": mark, "is_control": True})
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "tekken.json")
+        file.write_text(json.dumps(content | {"special_tokens": special}))
+        tokenizer = tekken.Tekkenizer.from_file(file)
+    marks = {each["token_str"] for each in special}
+    tokens = []
+    for part in re.split(f"({'|'.join(map(re.escape, (*marks, SLOT)))})", answer):
+        if part in marks:
+            tokens.append(tokenizer.get_special_token(part))
+        else:
+            tokens += tokenizer.encode(text if part == SLOT else part, bos=False, eos=False)
+    _, calls = tools._split_content_and_tool_calls(tokens, tokenizer.get_special_token("[TOOL_CALLS]"))
+    found = [each.function for each in tools._decode_tool_calls(calls, tokenizer)]
+    return [(each.name.strip(), json.loads(each.arguments)) for each in found]
+
+
+def cohere_melody(name: str, answer: str, text: str) -> Calls:
+    melody: Any = import_module("cohere_melody")
+    found = melody.PyFilter(melody.PyFilterOptions().cmd3()).process_full_text(answer.replace(SLOT, text))
+    return [(each.name, json.loads(each.arguments or "{}")) for each in found.tool_calls]
+
+
+def openai_harmony(name: str, answer: str, text: str) -> Calls:
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary_file(load_tokenizer(gpt_oss_folder(), {}), Path(folder))
+        os.environ["TIKTOKEN_ENCODINGS_BASE"] = folder
+        harmony = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+    tokens: list[int] = []
+    for index, part in enumerate(answer.split(SLOT)):
+        tokens += harmony.encode(text, disallowed_special=()) if index else ()
+        tokens += harmony.encode(part, allowed_special="all")
+    messages = harmony.parse_messages_from_completion_tokens(tokens, Role.ASSISTANT)
+    return [
+        (each.recipient.removeprefix("functions."), json.loads(each.content[0].text))
+        for each in messages
+        if each.recipient is not None
+    ]
+
+
 def llama_parser(server: str, templates: Path) -> Parser:
     """server: the program. templates: folder of chat templates."""
     (port,) = free_ports(1)
 
-    def parse(name: str, answer: str) -> Calls:
+    def parse(name: str, answer: str, text: str) -> Calls:
+        answer = answer.replace(SLOT, text)
         template = templates / f"{FORMATS[name].template}.jinja"
         message = _ask(server, port, template, answer)
         if message.get("reasoning_content"):  # the template has opened it
@@ -239,10 +320,10 @@ def write_model(path: Path, answer: str) -> None:
     writer.close()
 
 
-def judged(parse: Parser, name: str, answer: str, expected: Calls) -> str:
-    """Returns how many calls are read right; "error" or "not JSON" where reading fails."""
+def judged(parse: Parser, name: str, text: str, expected: Calls) -> str:
+    """Returns how many calls are read right; "error" or "not JSON" where reading fails. text: for SLOT."""
     try:
-        found = parse(name, answer)
+        found = parse(name, TRANSCRIPTS[name], text)
     except json.JSONDecodeError:
         return "not JSON"
     except Exception:  # a parser may raise anything
@@ -253,14 +334,15 @@ def judged(parse: Parser, name: str, answer: str, expected: Calls) -> str:
 def cell(parse: Parser, name: str) -> str:
     """Returns what is read of a format's answer, and of the one with a mark in an argument."""
     mark, quoted = FORMATS[name].mark, copy.deepcopy(CALLS)
-    quoted[0][1]["city"] = quoted[0][1]["city"].replace("<b>", mark)
-    plain = judged(parse, name, TRANSCRIPTS[name], CALLS)
-    return f"{plain}, {judged(parse, name, TRANSCRIPTS[name].replace('<b>', mark), quoted)}"
+    quoted[0][1]["city"] = quoted[0][1]["city"].replace(SLOT, mark)
+    return f"{judged(parse, name, SLOT, CALLS)}, {judged(parse, name, mark, quoted)}"
 
 
 def columns(server: str | None) -> dict[str, tuple[Parser, Callable[[Names], str]]]:
     """Returns the parsers that can be asked, each with how it calls a format."""
-    found: dict[str, tuple[Parser, Callable[[Names], str]]] = {}
+    found: dict[str, tuple[Parser, Callable[[Names], str]]] = {
+        "authors": (authors_parser(), lambda names: names.authors)
+    }
     for title, make, name_of in (
         ("vLLM", vllm_parser, lambda names: names.vllm),
         ("SGLang", sglang_parser, lambda names: names.sglang),

@@ -412,6 +412,59 @@ def test_texts_around_a_call_and_around_reasoning_are_apart() -> None:
         assert (found.text, found.reasoning) == (said, thought) and read(table, [text]) == found
 
 
+@pytest.mark.parametrize("tools", ["cohere", None])
+@pytest.mark.parametrize("mark", ["RESPONSE", "TEXT"])
+@pytest.mark.parametrize("is_special", [True, False])
+def test_marks_around_the_text_are_none_of_it(tools: str | None, mark: str, is_special: bool) -> None:
+    """Also where the tokenizer does not call them special, so that they are in the decoded text."""
+    opens, closes = f"<|START_{mark}|>", f"<|END_{mark}|>"
+    table = bound(tools, "cohere", (opens, closes) if is_special else ())
+    for thought in ("", "<|START_THINKING|>Hm.<|END_THINKING|>"):
+        answer = f"{thought}{table.spelled(opens)}Rome <|START_ is big.{table.spelled(closes)}"
+        found = read(table, [answer])
+        assert (found.reasoning, found.text) == ("Hm." if thought else "", "Rome <|START_ is big.")
+        assert read(table, list(answer)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "calls", "said"),
+    [
+        (
+            "mistral",
+            'I will.[TOOL_CALLS]add[ARGS]{"a": 3.5, "b": 4}[TOOL_CALLS]multiply[ARGS]{"a": 3, "b": 6}',
+            [("add", {"a": 3.5, "b": 4}), ("multiply", {"a": 3, "b": 6})],
+            "I will.",
+        ),
+        ("mistral", 'It is "id.[TOOL_CALLS]f[ARGS]{"x": 1}', [("f", {"x": 1})], 'It is "id.'),
+        (
+            "nemotron",
+            '<TOOLCALL>[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": 42}}]</TOOLCALL>',
+            [("a", {}), ("b", {"x": 42})],
+            "",
+        ),
+        (
+            "cohere",
+            'Hm.<|START_ACTION|>\n{"parameters": {"q": "rust"}, "tool_name": "search"}\n<|END_ACTION|>',
+            [("search", {"q": "rust"})],
+            "Hm.",
+        ),
+        (
+            "harmony",
+            "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>commentary"
+            ' to=functions.f<|constrain|>1<|message|>{"x": 1}<|call|>',
+            [("f", {"x": 1})],
+            "",
+        ),
+        ("harmony", "<|channel|>final<|message|>Hi.<|constrain|><|return|>", [], "Hi.<|constrain|>"),
+    ],
+)
+def test_what_other_parsers_lose(name: str, text: str, calls: list[tuple[str, Any]], said: str) -> None:
+    """In one piece, and character by character (docs/reports.md)."""
+    found = read(bound(name), [text])
+    assert found.meaning == calls and all(found.complete) and found.text == said
+    assert read(bound(name), list(text)) == found
+
+
 def test_a_prompt_that_ends_within_the_reasoning() -> None:
     table = bound(None, "think")
     for prompt_end in ("<|assistant|><think>\n", "<think>\nFirst I look"):

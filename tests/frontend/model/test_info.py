@@ -127,6 +127,19 @@ def test_defaults_of_flags_go_before_those_of_the_checkpoint(tmp_path, options, 
     assert {name: getattr(sampling, name) for name in expected} == expected
 
 
+def test_where_defaults_are_from(tmp_path, caplog):
+    folder = write_checkpoint(tmp_path, generation_config_json=GREEDY | {"top_p": None})
+    assert load(folder).sampling_origins == dict.fromkeys(("temperature", "top_k"), "generation_config.json")
+    with caplog.at_level("INFO"):
+        model = load(folder, override_generation_config='{"top_k": 5, "min_p": 0.5}')
+    assert model.sampling_origins["temperature"] == "generation_config.json"
+    assert (
+        model.sampling_origins["top_k"] == model.sampling_origins["min_p"] == "--override-generation-config"
+    )
+    assert "temperature 0 (generation_config.json), top_k 5 (--override-generation-config)" in caplog.text
+    assert load(folder, generation_config=str(folder)).sampling_origins["top_k"] == "--generation-config"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -105,9 +105,32 @@ async def test_a_request_may_ask_which_parameters_it_runs_with(checkpoint, model
         sampling, stopping = first.parameters.sampling, first.parameters.stopping
         assert (sampling.min_p, sampling.top_k, sampling.seed) == (0.25, 40, first.seed)
         assert (stopping.max_tokens, stopping.min_tokens, list(stopping.stop)) == (9, 0, [])
+        origins = first.parameters.origins
+        assert origins["sampling.min_p"] == origins["stopping.max_tokens"] == "request"
+        assert origins["sampling.top_k"] == "generation_config.json"
+        assert (
+            origins["sampling.top_p"]
+            == origins["sampling.seed"]
+            == origins["stopping.min_tokens"]
+            == "default"
+        )
+        (end,) = first.parameters.ends
+        assert (end.token_id, end.text, end.origin) == (END, "</s>", "config.json, tokenizer_config.json")
         assert not any(message.HasField("parameters") for message in rest)
         (plain, *_) = await service.generate(**fields)
         assert not plain.HasField("parameters")
+
+
+async def test_ends_and_origins_of_a_request_that_changes_them(checkpoint, model):
+    async with run_service(checkpoint, HELLO, model=model) as service:
+        stopping = {"ignore_eos": True, "stop_token_ids": [5, 4, 5], "max_tokens": 2}
+        first, *_ = await service.generate(
+            output={"parameters": True}, stopping=stopping, sampling={"beam_search": {"width": 2}, "n": 2}
+        )
+        ends = [(end.token_id, end.origin) for end in first.parameters.ends]
+        assert ends == [(4, "stopping.stop_token_ids"), (5, "stopping.stop_token_ids")]
+        assert first.parameters.origins["sampling.top_k"] == "sampling.beam_search"
+        assert first.parameters.origins["sampling.n"] == "request"
 
 
 async def test_what_truncation_removes_is_said(checkpoint, model):

@@ -75,3 +75,36 @@ def test_json(found: pb.ExplainRequestResponse, capsys: pytest.CaptureFixture[st
 def test_an_id_is_needed():
     with pytest.raises(UsageError, match="REQUEST is missing"):
         cli.run(["explain"])
+
+
+def test_what_a_request_runs_with(found: pb.ExplainRequestResponse, capsys: pytest.CaptureFixture[str]):
+    assert "runs with" not in explained(capsys)
+    parameters = found.parameters
+    parameters.sampling.temperature, parameters.sampling.top_k = 0.5, 40
+    parameters.sampling.bad_token_ids.extend([1, 2])
+    parameters.sampling.beam_search.width = 2
+    parameters.stopping.max_tokens, parameters.stopping.ignore_eos = 16, False
+    parameters.stopping.time_limit.seconds = 3
+    for name in (
+        "sampling.bad_token_ids",
+        "sampling.beam_search",
+        "stopping.max_tokens",
+        "stopping.time_limit",
+    ):
+        parameters.origins[name] = "request"
+    parameters.origins["sampling.temperature"] = parameters.origins["stopping.ignore_eos"] = "default"
+    parameters.origins["sampling.top_k"] = "generation_config.json"
+    assert explained(capsys).endswith("\nno token ends it\n")
+    parameters.ends.add(token_id=2, text="</s>", origin="config.json, tokenizer_config.json")
+    for token in range(20):
+        parameters.ends.add(token_id=token, text="\x1b[", origin="stopping.stop_token_ids")
+    lines = [" ".join(line.split()) for line in explained(capsys).splitlines()]
+    at = lines.index("runs with")
+    assert lines[at + 1 : at + 6] == [
+        "default temperature 0.5, ignore_eos false",
+        "generation_config.json top_k 40",
+        "request beam_search set, bad_token_ids of 2 tokens, max_tokens 16, time_limit 3s",
+        "ends at",
+        '2 "</s>" config.json, tokenizer_config.json',
+    ]
+    assert '"\\u001b["' in lines[at + 6] and lines[-1] == "and at 5 more tokens"

@@ -13,7 +13,7 @@ from pagewire.checkpoints.files import BARE_DECODERS
 from pagewire.errors import StartupError
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from worker.config.decoder import DecoderConfig
-from worker.config.ends import read_eos_token_ids
+from worker.config.ends import read_ends
 from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
 from worker.config.hf_config import ModelConfig, read_config
 from worker.config.rope import RopeConfig, scaled_max_position
@@ -204,7 +204,9 @@ def test_windows(tmp_path: Path):
 def test_eos_of_both_files(tmp_path: Path):
     """United; ids outside the vocabulary are left out."""
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 2, 400]}')
-    assert read_llama(tmp_path, eos_token_id=5).eos_token_ids == (2, 5, 9)
+    config = read_llama(tmp_path, eos_token_id=5)
+    assert config.eos_token_ids == (2, 5, 9)
+    assert config.eos_origins == ("generation_config.json", "config.json", "generation_config.json")
     (tmp_path / "generation_config.json").unlink()
     assert read_llama(tmp_path, eos_token_id=[5, 3]).eos_token_ids == (3, 5)
     assert read_llama(tmp_path).eos_token_ids == ()
@@ -238,7 +240,9 @@ def test_the_end_that_the_tokenizer_names(tmp_path: Path, caplog: pytest.LogCapt
     ):
         for name, content in named.items():
             write(name, content)
-        assert read_llama(tmp_path, eos_token_id=2).eos_token_ids == ends
+        config = read_llama(tmp_path, eos_token_id=2)
+        assert config.eos_token_ids == ends and len(config.eos_origins) == len(ends)
+        assert config.eos_origins[ends.index(2)] == "config.json"
     assert "answers end at the tokens 2 (config.json); 4 (tokenizer_config.json)" in caplog.text
     caplog.clear()
     assert read_llama(tmp_path).eos_token_ids == ()
@@ -419,7 +423,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path, name: str, conte
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / name).write_bytes(content)
     with pytest.raises(StartupError, match=f"^cannot load the model's configuration: {name} is not"):
-        read_eos_token_ids(tmp_path, read_config(tmp_path))
+        read_ends(tmp_path, read_config(tmp_path))
 
 
 def test_what_transformers_writes_is_read(tmp_path: Path, checkpoint: Callable[..., Path]):

@@ -90,7 +90,7 @@ def read_head_config(path: Path, target: ModelConfig) -> HeadConfig | MtpConfig:
 def _read_layer(fields: Fields) -> DecoderConfig:
     bias = fields.boolean("attention_bias", False)
     fields.expect("mlp_bias", False)
-    common = common_fields(fields, ARCHITECTURES[0], ())
+    common = common_fields(fields, ARCHITECTURES[0], {})
     return DecoderConfig(
         **read_decoder(fields, common, Spelling(max_position=2048)), qkv_bias=bias, output_bias=bias
     )

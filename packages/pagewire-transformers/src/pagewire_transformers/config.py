@@ -12,7 +12,7 @@ from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
 from pagewire_transformers.refusals import first_line
-from worker.config.ends import read_eos_token_ids
+from worker.config.ends import read_ends
 from worker.config.hf_config import MAX_LAYERS, MAX_SIZE, WHAT, Fields, common_fields, read_config
 from worker.exactness import Exactness
 from worker.startup.implementation import ForeignConfig
@@ -75,7 +75,7 @@ def read_transformers_config(folder: Path, trust_remote_code: bool) -> Transform
     layers, heads = _integer(fields, hf, "num_hidden_layers"), _integer(fields, hf, "num_attention_heads")
     hidden = _integer(fields, hf, "hidden_size")
     return TransformersConfig(
-        **common_fields(fields, architecture, read_eos_token_ids(folder, fields)),
+        **common_fields(fields, architecture, read_ends(folder, fields)),
         tied=bool(getattr(hf, "tie_word_embeddings", False)),
         hidden_size=hidden,
         num_layers=layers,

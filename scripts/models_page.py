@@ -67,7 +67,7 @@ ADAPTERS_HEAD = """
 ## Adapters
 
 What [adapters](adapters.md) may change in the models of the tests, by the names that `target_modules` and
-`target_parameters` of `peft` have for it; on a GPU, too, but for encoders, which it does not compute.
+`target_parameters` of `peft` have for it; on a GPU, too, except for encoders, which it does not compute.
 `tests/worker/adapters/test_against_peft.py` compares the linear layers of each decoder, and experts, heads
 and embeddings of some, with the weights that `peft` merges.
 

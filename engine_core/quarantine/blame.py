@@ -6,7 +6,8 @@ a time (quarantine.py):
 
     no request in the fatal step was isolated   all of them are suspects, in groups of an eighth; together
                                                 where the process was killed by SIGKILL
-    several of them were isolated               these are to blame, not others beside them; in eighths
+    several of them were isolated               these are to blame, not others beside them; in eighths, and in
+                                                halves where the process was killed by SIGKILL
     one of them was isolated                    its first strike
     ... and nothing else was in the step        a further strike; after STRIKES it is quarantined
 
@@ -68,7 +69,7 @@ def judge(
     present: the requests in the steps that were in flight, by key. suspects: those before the death; a
     request that is in both was isolated. death: its number, above all earlier ones. killed: the process was
     killed by SIGKILL, which is mostly chance: the suspects have one run together, so that no stream waits for
-    others, and are divided after the next death.
+    others, and are divided into halves after the next death.
     """
     isolated = present.keys() & suspects.keys()
     known = {key: suspect for key, suspect in suspects.items() if suspect.death > death - _MEMORY}
@@ -77,11 +78,21 @@ def judge(
         known[key] = _strike(suspects[key], present[key], death, alone=len(present) == 1)
         return known
     blamed = isolated or present.keys()
-    parts = 1 if killed and not isolated else _PARTS
-    group = max(1, len(blamed) // parts)
+    group = _group_size(len(blamed), isolated=bool(isolated), killed=killed)
     for key in blamed:
         known[key] = Suspect(present[key], group, death)
     return known
+
+
+def _group_size(count: int, *, isolated: bool, killed: bool) -> int:
+    """Returns how many of the requests that are to blame run together.
+
+    Kills from outside that follow one another meet an isolated group each time, and the groups run one after
+    another before anything else. With eighths it took seconds until the last of 64 streams had its turn, and
+    where the next kill came first it had none. Halves add one group for each kill."""
+    if not killed:
+        return max(1, count // _PARTS)
+    return -(-count // 2) if isolated else count
 
 
 def release(suspect: Suspect) -> Suspect:

@@ -69,8 +69,9 @@ class ReceivingSlots:
 
     def arrived(self, tenant: str, size: int) -> None:
         """Notes the bytes of a message that has arrived: the next ones are expected to have as many, or half
-        of what was expected of this one if that is more."""
+        of what was expected of this one if that is more. More of those that wait may be received then."""
         self._sizes[tenant] = max(size, self._sizes.get(tenant, FIRST_SIZE) // 2)
+        self._turns.admit()
 
     def give_back(self, tenant: str) -> None:
         """Gives back a slot that take() took."""

@@ -40,7 +40,7 @@ class TenantTurns:
                 return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, {})[turn] = cost
-        self._admit()
+        self.admit()
         try:
             await turn
         except asyncio.CancelledError:
@@ -58,7 +58,7 @@ class TenantTurns:
             self._running[tenant] -= 1
             if not self._running[tenant]:
                 del self._running[tenant]
-        self._admit()
+        self.admit()
 
     @asynccontextmanager
     async def turn(self, tenant: str | None) -> AsyncIterator[None]:
@@ -106,8 +106,8 @@ class TenantTurns:
         if not line:
             self._waiting.pop(tenant, None)
 
-    def _admit(self) -> None:
-        """Gives free turns to the tenants that were served least."""
+    def admit(self) -> None:
+        """Gives free turns to the tenants that were served least. To be called where a share has grown."""
         while self._num_free != 0 and (tenants := [each for each in self._waiting if self.has_room(each)]):
             tenant = min(tenants, key=self._next.__getitem__)
             turn, cost = next(iter(self._waiting[tenant].items()))

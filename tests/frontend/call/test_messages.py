@@ -81,6 +81,17 @@ async def test_small_messages_let_more_in_and_none_is_too_large() -> None:
     assert await taken(slots, "a") == 64
 
 
+async def test_a_message_that_is_smaller_than_expected_lets_those_in_that_wait() -> None:
+    """They waited until another message was decoded, which may be long after it has arrived."""
+    slots = ReceivingSlots(1 << 20)
+    assert await taken(slots, "a") == 32
+    waiting = asyncio.create_task(slots.take("a"))
+    await asyncio.sleep(0)
+    slots.arrived("a", MAX_RECEIVED_BYTES // 33)
+    await waiting
+    assert slots.num_held("a") == 33 and not slots.has_room("a")
+
+
 async def test_tenants_leave_one_another_as_much_as_they_take() -> None:
     """However many there are, and whatever they have sent before, messages of the largest size fit."""
     slots = ReceivingSlots(MAX_HELD_BYTES // 32)

@@ -121,9 +121,10 @@ def test_no_folder_can_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 def test_another_kind_of_cache_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TRITON_CACHE_MANAGER", "module:Class")
     before = knobs.cache.manager_class
-    kernel_cache.use_checked_cache.__wrapped__()
+    with monkeypatch.context() as named:
+        named.setenv("TRITON_CACHE_MANAGER", "module:Class")  # which Triton imports whenever it reads it
+        kernel_cache.use_checked_cache.__wrapped__()
     assert knobs.cache.manager_class is before
 
 

@@ -26,7 +26,8 @@ from transformers import AutoTokenizer
 
 from benchmarks.options import make_parser
 from pagewire import Client
-from pagewire.config import Quantization, ServeConfig
+from pagewire.config import ServeConfig
+from pagewire.config.engine import Quantization
 from pagewire.local_service import Service
 
 WORDS = ["river", "stone", "light", "garden", "window", "paper", "machine", "summer", "letter", "morning"]

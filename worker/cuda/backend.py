@@ -8,9 +8,8 @@ from itertools import product
 import numpy as np
 import torch
 
-from kernels.api import Spans
+from kernels.api import Spans, adapters
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.layers.adapters import StepAdapters
 from kernels.triton import requirements
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
@@ -46,6 +45,9 @@ class CudaBackend:
     The host's rows are those of the executor, but for the tokens that rows sample: they stay on the device,
     where the next step reads them, and are copied to the host for the core alone.
     """
+
+    _adapted: adapters.StepAdapters | None = None
+    """Of the step's tokens; None: none has an adapter."""
 
     def __init__(
         self,
@@ -86,7 +88,6 @@ class CudaBackend:
         self.sampling_graphs: dict[tuple[Work, bool], Graphs] = {}  # and whether adapters change the logits
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
-        self._adapted: StepAdapters | None = None  # the step's tokens that have an adapter
         self._adapts_logits = False
         self._values: tuple[torch.Tensor, torch.Tensor] | None = None  # of the step, in place of tokens
         self._step: Step
@@ -136,7 +137,7 @@ class CudaBackend:
         values = self._embeddings.of_step(starts, step)
         self._values = None if values is None else self._upload_values(*values)
 
-    def logit_adapters(self, tokens: Integers) -> StepAdapters | None:
+    def logit_adapters(self, tokens: Integers) -> adapters.StepAdapters | None:
         """Returns the adapters of tokens of the step [A], as rows of logits; None: none changes logits."""
         if (adapted := self._adapted) is None:
             return None

@@ -115,22 +115,30 @@ async def test_a_request_may_ask_which_parameters_it_runs_with(checkpoint, model
             == "default"
         )
         (end,) = first.parameters.ends
-        assert (end.token_id, end.text, end.origin) == (END, "</s>", "config.json, tokenizer_config.json")
+        assert (end.token_id, end.text, end.origin) == (END, "<|end|>", "config.json, tokenizer_config.json")
         assert not any(message.HasField("parameters") for message in rest)
         (plain, *_) = await service.generate(**fields)
         assert not plain.HasField("parameters")
 
 
 async def test_ends_and_origins_of_a_request_that_changes_them(checkpoint, model):
-    async with run_service(checkpoint, HELLO, model=model) as service:
-        stopping = {"ignore_eos": True, "stop_token_ids": [5, 4, 5], "max_tokens": 2}
-        first, *_ = await service.generate(
-            output={"parameters": True}, stopping=stopping, sampling={"beam_search": {"width": 2}, "n": 2}
+    async with run_service(checkpoint, None, model=model) as service:
+        request = make_request(
+            request_id="mine",
+            stopping={"ignore_eos": True, "stop_token_ids": [5, 4, 5], "max_tokens": 2},
+            sampling={"beam_search": {"width": 2}, "n": 2},
         )
-        ends = [(end.token_id, end.origin) for end in first.parameters.ends]
+        call = service.generation.Generate(request)
+        sent = await service.engine.requests.get()
+        entry = service.frontend.parts.generator.registry.find(sent.request_id)
+        assert entry is not None and entry.stream is not None
+        parameters = entry.stream.parameters()
+        assert parameters is not None
+        ends = [(end.token_id, end.origin) for end in parameters.ends]
         assert ends == [(4, "stopping.stop_token_ids"), (5, "stopping.stop_token_ids")]
-        assert first.parameters.origins["sampling.top_k"] == "sampling.beam_search"
-        assert first.parameters.origins["sampling.n"] == "request"
+        assert parameters.origins["sampling.top_k"] == "sampling.beam_search"
+        assert parameters.origins["sampling.n"] == "request"
+        call.cancel()
 
 
 async def test_what_truncation_removes_is_said(checkpoint, model):

@@ -385,7 +385,7 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     return ServeConfig(**values)
 
 
-def _parts(inputs: Inputs, shared: int, most: int) -> Iterator[Inputs]:
+def _parts(inputs: Inputs, shared: int, most: int = _INPUTS_PER_CALL) -> Iterator[Inputs]:
     """Yields inputs for one call after another. shared: bytes that count for each input. most: of a call."""
     part: list[prompt_pb2.Prompt] = []
     size = 0

@@ -19,7 +19,7 @@ async def test_the_model(checkpoint, model):
         origins = listed.default_sampling_origins
         assert (origins["top_k"], origins["top_p"]) == ("generation_config.json", "default")
         (end,) = listed.ends
-        assert [end.token_id] == listed.eos_token_ids and end.text == "</s>"
+        assert [end.token_id] == listed.eos_token_ids and end.text == "<|end|>"
         assert end.origin == "config.json, tokenizer_config.json"
 
 

@@ -186,7 +186,8 @@ def test_defaults_of_the_checkpoint_are_logged(tmp_path, caplog):
     caplog.set_level("INFO")
     load(write_checkpoint(tmp_path, generation_config_json={"temperature": 0.6, "top_p": 1.0, "top_k": 20}))
     (logged,) = [each.getMessage() for each in caplog.records if "requests without" in each.getMessage()]
-    assert logged.endswith("requests without these fields have temperature 0.6, top_k 20")
+    origin = "(generation_config.json)"
+    assert logged == f"requests without these fields have temperature 0.6 {origin}, top_k 20 {origin}"
 
 
 @pytest.mark.parametrize("stated", [{"top_p": 1.5}, {"temperature": "hot"}, {"top_k": True}, {"min_p": -1}])

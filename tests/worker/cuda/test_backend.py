@@ -205,7 +205,9 @@ def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.Monk
     interpret(monkeypatch)
     runner = load_on_the_host(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
     real = runner.backend.model.logits
-    runner.backend.model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
+    runner.backend.model.logits = lambda hidden, adapters: real(hidden).index_fill_(
+        0, torch.tensor([1]), torch.nan
+    )  # type: ignore[method-assign]
     tokens = unpack_u32(runner.execute(prefill_plan([2, 3], 16)).token_ids)
     assert tokens[0] < VOCAB_SIZE and tokens[1] == NO_TOKEN_COLUMN
     plan = decode([0, 1], [2, 3])

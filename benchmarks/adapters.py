@@ -2,7 +2,7 @@
 
     python -m benchmarks.adapters MODEL --rows 32 --rank 16 --different 32
 
-Adapters are of random numbers in bfloat16, on all layers that take one. Four cases take turns, round after
+Adapters are of random numbers in bfloat16, on all linear layers. Four cases take turns, round after
 round: a program that knows no adapters, one whose steps have none, one adapter for all rows, and as many as
 --different. A line has the median of a step's milliseconds on the clock, and the rate beside the first case:
 the median of the rounds.
@@ -19,14 +19,16 @@ from worker.adapters.adapter import Adapter, Delta, LayerDeltas
 from worker.adapters.store import AdapterStore, number_layers
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Layer
-from worker.layers.linear import ColumnLinear
+from worker.layers.linear import ColumnLinear, RowLinear
 from worker.models.base import LanguageModel
 
 
 def random_adapter(model: LanguageModel, number: int, rank: int) -> Adapter:
-    """Returns an adapter on all layers. The digest is its number."""
+    """Returns an adapter on all linear layers. The digest is its number."""
     deltas: dict[Layer, LayerDeltas] = {}
     for layer in number_layers(model):
+        if not isinstance(layer, ColumnLinear | RowLinear):
+            continue
         of_parts = isinstance(layer, ColumnLinear)
         inputs = layer.in_features if of_parts else layer.in_share
         held = [part.held for part in layer.parts] if of_parts else [layer.out_features]

@@ -172,7 +172,8 @@ class AsyncClient(AsyncOperations):
         timeout: float | None = None,
         **options: Unpack[EmbedOptions],
     ) -> list[list[float]]:
-        """Returns a vector per input: of one text or list of token ids, or of several."""
+        """Returns a vector per input: of one text or list of token ids, or of several. options: the fields of
+        EmbedOptions."""
         kind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED
         request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_vectors(await self._unary(channel.EMBED, request, timeout))
@@ -184,7 +185,8 @@ class AsyncClient(AsyncOperations):
         timeout: float | None = None,
         **options: Unpack[EmbedOptions],
     ) -> list[TokenVectors]:
-        """Returns the vectors of each input's tokens: of one text or list of token ids, or of several."""
+        """Returns the vectors of each input's tokens: of one text or list of token ids, or of several.
+        options: the fields of EmbedOptions."""
         kind = pooling_pb2.EMBEDDING_KIND_TOKENS
         request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_token_vectors(await self._unary(channel.EMBED, request, timeout))
@@ -197,7 +199,7 @@ class AsyncClient(AsyncOperations):
         **options: Unpack[EmbedOptions],
     ) -> list[dict[int, float]]:
         """Returns weights of the vocabulary by token id for each input: of one text or list of token ids, or
-        of several. Without dimensions and precision."""
+        of several. options: the fields of EmbedOptions, without dimensions and precision."""
         kind = pooling_pb2.EMBEDDING_KIND_SPARSE
         request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_sparse_vectors(await self._unary(channel.EMBED, request, timeout))

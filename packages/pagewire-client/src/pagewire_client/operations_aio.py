@@ -68,8 +68,8 @@ class AsyncOperations(AsyncConnections):
         timeout: float | None = None,
     ) -> model_pb2.Adapter:
         """Loads a LoRA adapter, for admins. Requests name it as their model. source: its folder on the
-        engine's host, below --lora-folder; "": the subfolder with that name. pinned: it stays loaded.
-        tenants: those that may use it; none: all."""
+        engine's host, below --lora-folder, or its name on the Hugging Face Hub (--lora-hub); "": the
+        subfolder with that name. pinned: it stays loaded. tenants: those that may use it; none: all."""
         request = model_pb2.LoadAdapterRequest(name=name, source=source, pinned=pinned, tenants=tenants)
         response = await self._unary(channel.LOAD_ADAPTER, request, timeout)
         return response.adapter.adapter

@@ -171,7 +171,8 @@ class Client(Operations):
         timeout: float | None = None,
         **options: Unpack[EmbedOptions],
     ) -> list[list[float]]:
-        """Returns a vector per input: of one text or list of token ids, or of several."""
+        """Returns a vector per input: of one text or list of token ids, or of several. options: the fields of
+        EmbedOptions."""
         kind = pooling_pb2.EMBEDDING_KIND_UNSPECIFIED
         request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_vectors(self._unary(channel.EMBED, request, timeout))
@@ -183,7 +184,8 @@ class Client(Operations):
         timeout: float | None = None,
         **options: Unpack[EmbedOptions],
     ) -> list[TokenVectors]:
-        """Returns the vectors of each input's tokens: of one text or list of token ids, or of several."""
+        """Returns the vectors of each input's tokens: of one text or list of token ids, or of several.
+        options: the fields of EmbedOptions."""
         kind = pooling_pb2.EMBEDDING_KIND_TOKENS
         request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_token_vectors(self._unary(channel.EMBED, request, timeout))
@@ -196,7 +198,7 @@ class Client(Operations):
         **options: Unpack[EmbedOptions],
     ) -> list[dict[int, float]]:
         """Returns weights of the vocabulary by token id for each input: of one text or list of token ids, or
-        of several. Without dimensions and precision."""
+        of several. options: the fields of EmbedOptions, without dimensions and precision."""
         kind = pooling_pb2.EMBEDDING_KIND_SPARSE
         request = embed_request(to_prompts(inputs), kind, self._model, options)
         return to_sparse_vectors(self._unary(channel.EMBED, request, timeout))

@@ -17,6 +17,7 @@ METHOD = "pagewire.v1.ModelService/ListModels"
 
 @pytest.mark.parametrize("flood", strangers.FLOODS)
 async def test_calls_and_errors_are_counted(checkpoint, model, tmp_path, flood: str):
+    """The flood reaches the service. It has ended when the tenant calls: beside it any call may fail."""
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens:\n" + entry_line(digest_of("alice's"), "alice", {}))
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
@@ -27,11 +28,11 @@ async def test_calls_and_errors_are_counted(checkpoint, model, tmp_path, flood: 
         try:
             counters = service.frontend.counters
             await until(lambda: sum(counters.started.values()) + counters.abandoned > 0)
-            kept = await strangers.tenant(address, "alice's", METHOD, 0.01)
-            wrong = await strangers.tenant(address, "bob's", METHOD, 0.01)
         finally:
             stop.set()
             await asyncio.to_thread(thread.join)
+        kept = await strangers.tenant(address, "alice's", METHOD, 0.01)
+        wrong = await strangers.tenant(address, "bob's", METHOD, 0.01)
         assert kept.answered >= strangers.CALLS and not kept.errors and kept.rate > 0
         assert not wrong.answered and not any(error.startswith(strangers.BARE) for error in wrong.errors)
         assert sum(wrong.errors.values()) >= strangers.CALLS

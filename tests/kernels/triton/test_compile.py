@@ -77,6 +77,7 @@ NARROW = {
     "_expert_place_kernel": 8,
     "_grouped_low_bit_kernel": 8,  # as _low_bit_kernel
     "_head_order_kernel": 0,  # it loads nothing
+    "_look_up_kernel": 4,  # one value of each row of A: what a token's id selects
     "_low_bit_kernel": 8,  # 32 bytes of a row of 4 bits, of which a thread takes a quarter
     "_route_kernel": 4,  # few experts are fewer values than a warp has threads
     "_store_kernel": 8,  # a rotation of heads of 64 has 8 bytes per thread of each half

@@ -18,7 +18,8 @@ class Worker(Peer):
     """Its model, and blocks of the cache for all requests of a workload."""
 
     def __init__(self, settings: Settings) -> None:
-        options, rows = model_options(None).parse_args(settings.serve), settings.max_num_seqs
+        options, _ = model_options(None).parse_known_args(settings.serve)  # others are the service's
+        rows = settings.max_num_seqs
         blocks = rows * MEAN_TOKENS // BLOCK_SIZE
         self._runner, _ = load_model(options, rows, blocks, settings.max_model_len)
         self.versions = {"pagewire": __version__}

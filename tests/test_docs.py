@@ -148,7 +148,7 @@ def test_commands_exist(page: Path) -> None:
     modules = {name for name in re.findall(r"python -m ([\w.]+)", code) if name.split(".")[0] in FOLDERS}
     assert not {name for name in modules if not is_runnable(ROOT / name.replace(".", "/"))}
     assert set(re.findall(r"(?:^ *|`)make ([a-z-]+)", code, re.MULTILINE)) <= TARGETS
-    assert set(re.findall(r"(?:^ *|`)pagewire ([a-z]+)", code, re.MULTILINE)) <= COMMANDS.keys()
+    assert set(re.findall(r"(?:^ *|`)pagewire ([a-z-]+)", code, re.MULTILINE)) <= COMMANDS.keys()
 
 
 @per_page

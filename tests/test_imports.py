@@ -163,9 +163,10 @@ SEAMS = {
         *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
         *("frontend.prompts.prompt_encoding", "frontend.servicers.tokenizer", "frontend.streams"),
         *("frontend.tokenization", "frontend.validation", "frontend.vectors"),
-        *("pagewire", "pagewire.cli.extras", "pagewire.config", "pagewire.errors", "pagewire.flags"),
-        *("pagewire.host", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.logs"),
-        *("pagewire.retry_after", "pagewire.v1"),
+        *("pagewire", "pagewire.cli.connect", "pagewire.cli.extras", "pagewire.command_config"),
+        *("pagewire.config", "pagewire.errors", "pagewire.flags", "pagewire.host"),
+        *("pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.logs", "pagewire.retry_after"),
+        *("pagewire.v1", "pagewire_client.transport.credentials"),
     },
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),

@@ -33,6 +33,7 @@ COMMANDS = {
     "engine": "start one engine core, with its worker",
     "worker": "start one worker",
     "gateway": "start smg in front of frontends",
+    "kv-events": "publish what the prefix cache holds, for indexers",
     "token": "make a token for --auth-file",
     "replay": "repeat a recording and compare the plans",
     "keys": "make keys for tcp:// between processes",
@@ -42,7 +43,7 @@ COMMANDS = {
 }
 WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
 """Commands that are run here, and have no flags."""
-PLUGINS = frozenset({"bench", "gateway", "replay"})
+PLUGINS = frozenset({"bench", "gateway", "kv-events", "replay"})
 """Commands whose modules are in distributions of their own."""
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""

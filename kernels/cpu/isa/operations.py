@@ -22,6 +22,7 @@ from kernels.cpu.isa.vectors import (
     I32,
     I32S,
     call,
+    load,
     load_lanes,
     splat,
     store,
@@ -69,6 +70,8 @@ class Operations:
     """Of four bytes, signed weights and unsigned inputs, with int32 sums."""
     nibbles: Dot = NibbleDot(IntegerDot())
     """Of four bytes, unsigned weights below 128 and signed inputs, with int32 sums."""
+    masked: tuple[Any, ...] = (F32S, I32S)
+    """Vectors of which an instruction loads and stores masked lanes; of others it is done one by one."""
     futex = 98
     """The number of Linux's system call futex(), as most architectures count."""
 
@@ -156,11 +159,21 @@ class Operations:
 
     def load_first(self, builder: Any, address: Any, kind: Any, mask: Any, whole: Any) -> Any:
         """The masked lanes of F32S, I32S or I16S, and zeros. whole: whether these are all."""
-        return load_lanes(builder, address, kind, mask)
+        if kind in self.masked:
+            return load_lanes(builder, address, kind, mask)
+        with builder.if_else(whole) as (at_once, some):
+            with at_once:
+                every, block = load(builder, address, kind), builder.block
+            with some:
+                first, other_block = load_lanes(builder, address, kind, mask), builder.block
+        loaded = builder.phi(kind)
+        loaded.add_incoming(every, block)
+        loaded.add_incoming(first, other_block)
+        return loaded
 
     def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
-        """The masked lanes of F32S or I16S. whole: whether these are all."""
-        if values.type == F32S:
+        """The masked lanes of F32S, I32S or I16S. whole: whether these are all."""
+        if values.type in self.masked:
             store_lanes(builder, values, address, mask)
             return
         with builder.if_else(whole) as (at_once, some):

@@ -31,7 +31,6 @@ from kernels.cpu.isa.vectors import (
     call,
     opaque,
     splat,
-    store_lanes,
 )
 
 _EVERY, _TO_NEAREST = ir.Constant(I16, -1), ir.Constant(I32, 4)
@@ -74,6 +73,7 @@ class AVX512(X86):
     mix_vectors = {3: 4, 4: 4, 6: 2, 8: 2}
     quads: Dot = _WORDS
     nibbles: Dot = _Nibbles()
+    masked = F32S, I32S, I16S
 
     def multiply_small(self, builder: Any, one: Any, other: Any) -> Any:
         """Half of each pair is 0, and vpmulld takes twice as long."""
@@ -98,9 +98,6 @@ class AVX512(X86):
     def scale(self, builder: Any, values: Any, exponents: Any) -> Any:
         name = "llvm.x86.avx512.mask.scalef.ps.512"
         return call(builder, name, F32S, values, exponents, values, _EVERY, _TO_NEAREST)
-
-    def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
-        store_lanes(builder, values, address, mask)
 
 
 class _VnniQuads(Dot):

@@ -29,11 +29,7 @@ from kernels.cpu.isa.vectors import (
     LANES,
     BFloats,
     call,
-    load,
-    load_lanes,
     splat,
-    store,
-    store_lanes,
 )
 
 _INT32S, _BYTES = ir.VectorType(I32, 4), ir.VectorType(ir.IntType(8), 16)
@@ -54,6 +50,8 @@ def of_quarters(builder: Any, quarters: Sequence[Any]) -> Any:
 class NEON(Operations):
     """A vector takes four registers."""
 
+    masked = ()
+
     def pause(self, builder: Any) -> None:
         """An instruction barrier, since a yield is over at once."""
         call(builder, "llvm.aarch64.isb", ir.VoidType(), _FULL_SYSTEM)
@@ -73,26 +71,6 @@ class NEON(Operations):
         rounded = [call(builder, name, _INT32S, quarter) for quarter in quarters_of(builder, values)]
         fits = builder.fcmp_ordered("<", values, splat(F32S, 2.0**31))
         return builder.select(fits, of_quarters(builder, rounded), splat(I32S, -(2**31)))
-
-    def load_first(self, builder: Any, address: Any, kind: Any, mask: Any, whole: Any) -> Any:
-        """No instruction loads masked lanes: they are loaded one by one."""
-        with builder.if_else(whole) as (at_once, some):
-            with at_once:
-                every, block = load(builder, address, kind), builder.block
-            with some:
-                first, other_block = load_lanes(builder, address, kind, mask), builder.block
-        loaded = builder.phi(kind)
-        loaded.add_incoming(every, block)
-        loaded.add_incoming(first, other_block)
-        return loaded
-
-    def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
-        """No instruction stores masked lanes: they are stored one by one."""
-        with builder.if_else(whole) as (at_once, some):
-            with at_once:
-                store(builder, values, address)
-            with some:
-                store_lanes(builder, values, address, mask)
 
 
 _SIGNS = -0x7F7F7F80

@@ -16,6 +16,7 @@ from tests.checkpoints import ENCODERS, FAMILIES, architecture, config_class
 from tests.transformers_models import DRIVEN, REFUSED
 from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
 from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
+from tests.worker.cuda.test_encoders import VARIANTS as ENCODERS_ON_CUDA
 from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
 from tests.worker.test_encoders import VARIANTS as OF_ENCODERS
 from tests.worker.test_parity import VARIANTS
@@ -57,17 +58,19 @@ ENCODERS_HEAD = """
 ## Encoders
 
 Their tokens see those before and behind them, so that a prompt is computed in one step. They
-[embed](embeddings.md#encoders) and generate nothing, on CPUs. `tests/worker/test_encoders.py` compares pooled
-vectors with `transformers` (1e-5 of the largest value), and bits alone with those among others.
+[embed](embeddings.md#encoders) and generate nothing. `tests/worker/test_encoders.py` compares pooled
+vectors with `transformers` (1e-5 of the largest value), and bits alone with those among others. *CUDA* says
+that `tests/worker/cuda/test_encoders.py` compares the kernels of that device with a CPU's vectors, in
+Triton's interpreter.
 
-| architecture | parts, where they differ from Llama's | shapes | program |
-| --- | --- | ---: | --- |
+| architecture | parts, where they differ from Llama's | shapes | program | CUDA |
+| --- | --- | ---: | --- | --- |
 """
 ADAPTERS_HEAD = """
 ## Adapters
 
 What [adapters](adapters.md) may change in the models of the tests, by the names that `target_modules` and
-`target_parameters` of `peft` have for it; on a GPU, too, except for encoders, which it does not compute.
+`target_parameters` of `peft` have for it; on a GPU, too.
 `tests/worker/adapters/test_against_peft.py` compares the linear layers of each decoder, and experts, heads
 and embeddings of some, with the weights that `peft` merges.
 
@@ -166,9 +169,10 @@ def row(family: str) -> str:
 def encoder_row(family: str) -> str:
     """Returns the row of an encoder of tests.checkpoints."""
     shapes = Counter(name for name, _ in OF_ENCODERS.values())[family]
-    program = "yes" if family in DENSE_IN_PROGRAMS else ""
+    cuda = any(name == family for name, _ in ENCODERS_ON_CUDA.values())
+    marks = ["yes" if held else "" for held in (family in DENSE_IN_PROGRAMS, cuda)]
     shown = ", ".join(parts(config_of(family)))
-    return f"| `{architecture(family)}` | {shown} | {shapes} | {program} |"
+    return " | ".join([f"| `{architecture(family)}`", shown, str(shapes), *marks]) + " |"
 
 
 def adapters_row(family: str) -> str:

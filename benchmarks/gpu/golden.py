@@ -26,6 +26,7 @@ LAUNCHES = {
     *ATTENTION,
     "attention bf16 14/2 x 64",
     "attention bf16 32/8 x 128, e4m3",
+    "attention bf16 16/16 x 64, bidirectional",
     *(f"head bf16 128256 x 4096, {rows} rows" for rows in (1, 256)),
     *(f"product bf16 {name}, {tokens} tokens" for name in ("qkv", "down") for tokens in (1, 512)),
     *(f"low-bit {kind} down, {tokens} tokens" for kind in ("int4-g128", "e4m3") for tokens in (1, 512)),

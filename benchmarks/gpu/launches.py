@@ -68,6 +68,7 @@ class Heads:
 
 LLAMA_8B = Heads(32, 8, 128, "Llama-3-8B")
 GEMMA = Heads(16, 8, 256, "Gemma-2-9B")
+BGE_M3 = Heads(16, 16, 64, "bge-m3")
 HEADS = [
     LLAMA_8B,
     Heads(14, 2, 64, "Qwen2.5-0.5B"),
@@ -93,6 +94,8 @@ OPTIONS: list[tuple[Heads, tuple[str, ...]]] = [
     (LLAMA_8B, ("slopes",)),
     (GEMMA, ("cap",)),
     (GEMMA, ("window", "cap")),
+    (BGE_M3, ("bidirectional",)),
+    (BGE_M3, ("bidirectional", "window")),
 ]
 
 
@@ -120,6 +123,7 @@ def attention(
         sinks=per_head if "sinks" in options else None,
         slopes=per_head if "slopes" in options else None,
         scales=KVScales(per_kv, per_kv) if "e4m3" in options else None,
+        bidirectional="bidirectional" in options,
     )
 
 

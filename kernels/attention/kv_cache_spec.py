@@ -110,8 +110,7 @@ class KVCacheSpec(Protocol):
         ...
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan | LatentPlan:
-        """Returns the plan of a step that Triton's kernels compute. Raises NotImplementedError if there are
-        none for such layers."""
+        """Returns the plan of a step that Triton's kernels compute."""
         ...
 
 
@@ -149,9 +148,7 @@ class AttentionSpec:
         return BlockAttentionPlan(plan, step.slot_rows)
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
-        if self.bidirectional:
-            raise NotImplementedError("no Triton kernel computes bidirectional attention")
-        return PagedAttentionPlan(step, self.window, self.chunked)
+        return PagedAttentionPlan(step, self.window, self.chunked, self.bidirectional)
 
 
 def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tuple[GatherPlan, torch.Tensor]:

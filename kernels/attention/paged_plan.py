@@ -31,6 +31,7 @@ class PagedAttentionPlan:
     step: DeviceStep
     window: int | None
     chunked: bool = False
+    bidirectional: bool = False
 
     def store_and_attend(
         self,
@@ -64,6 +65,7 @@ class PagedAttentionPlan:
             sinks=scoring.sinks,
             scales=scales,
             chunked=self.chunked,
+            bidirectional=self.bidirectional,
         )
 
 

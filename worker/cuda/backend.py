@@ -33,6 +33,7 @@ from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
+from worker.step.token_types import TokenTypeRows
 
 POLL_S = 100e-6
 """Between two checks whether a step is done, while the core may still send the next one: a result is late by
@@ -71,7 +72,8 @@ class CudaBackend:
         self.adapters = adapters
         found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
         self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
-        kept = sampler, self._embeddings, states, adapters
+        self._token_types = TokenTypeRows()
+        kept = sampler, self._embeddings, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -82,7 +84,9 @@ class CudaBackend:
         tokens = max_num_batched_tokens
         kinds = cache.specs, most_queries, states is not None
         adapted = (max_adapters, adapters.store.parts) if adapters is not None else ()
-        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds, *adapted)
+        self.buffers = StepBuffers(
+            *(rows, self.device_rows, device, tokens, *kinds, *adapted), has_token_types=model.has_token_types
+        )
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some
         self.sampling_graphs: dict[tuple[Work, bool], Graphs] = {}  # and whether adapters change the logits
@@ -126,6 +130,7 @@ class CudaBackend:
             self.states.mark(spans)
         self._layout = self.buffers.load(step, spans)
         starts = self._layout.row_starts
+        self.buffers.load_token_types(self._token_types.of_step(starts, step), self._layout.shape.tokens)
         self._adapted = None if self.adapters is None else self.adapters.of_step(starts, step)
         if self._adapted is not None:
             self.buffers.adapters.load(self._adapted)

@@ -59,10 +59,11 @@ class StepBuffers:
         has_states: bool = False,
         max_adapters: int = 0,
         adapted_parts: Sequence[int] = (),
+        has_token_types: bool = False,
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
         drafts. has_states: layers keep a state per row. max_adapters: that a step may have. adapted_parts:
-        see DeviceAdapters."""
+        see DeviceAdapters. has_token_types: the model reads the types of tokens."""
         count = host.max_num_rows
         self._no_row, self._device, self._has_states = count, device, has_states
         tokens, most_rows = max(max_num_tokens, count), count + 1  # one more, that has the padding of a graph
@@ -73,6 +74,9 @@ class StepBuffers:
             AdapterColumns(device, size, max_adapters, adapted_parts) for size in (tokens, pitch)
         )
         """Of tokens, and of what they sample after."""
+        self._token_types = None
+        if has_token_types:
+            self._token_types = torch.zeros(tokens, dtype=torch.int64, device=device.place)
         table = rows.tokens, rows.blocks, rows.prompt_lens
         self._inputs = TritonOps.step_inputs(
             table, (most_rows, tokens), host.max_model_len, host.block_size, specs
@@ -99,6 +103,13 @@ class StepBuffers:
         self._device.send_into(self._columns, columns)
         shape = StepShape(len(ends), int(step.counts.sum()))
         return StepLayout(shape, ends - step.counts, len(step.sample_rows), logit_tokens)
+
+    def load_token_types(self, types: Integers | None, count: int) -> None:
+        """Uploads the types of the tokens of the next step to be launched, where the model reads them. types:
+        [count]; None: all are 0."""
+        if self._token_types is not None:
+            values = np.zeros(count, np.int64) if types is None else types
+            self._device.send_into(self._token_types[:count], values)
 
     def clear(self) -> None:
         """Uploads the columns of a step of no rows."""
@@ -130,4 +141,6 @@ class StepBuffers:
         batch = self._inputs.batch(
             columns[ROWS], columns[STARTS], columns[COUNTS], num_rows, shape.tokens, saves
         )
+        if self._token_types is not None:
+            batch = replace(batch, token_types=self._token_types[: shape.tokens])
         return replace(batch, adapters=self.adapters.of(shape.tokens)) if is_adapted else batch

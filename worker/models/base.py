@@ -24,6 +24,8 @@ class LanguageModel(Layer, ABC):
     head: VocabEmbedding  # the embedding itself where the weights are tied
     has_head = True
     """Whether logits are ever computed."""
+    has_token_types = False
+    """Whether forward() depends on the types of tokens."""
     target_modules: TargetModules | None = None
     """Where adapters go; None: the model takes none."""
 

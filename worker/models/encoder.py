@@ -20,6 +20,7 @@ class Encoder(Transformer):
         self.token_types = None
         if config.num_token_types:
             self.token_types = TokenTypes(config.num_token_types, config.hidden_size, place)
+        self.has_token_types = config.num_token_types > 1
         self.embedding_norm = norm(config, place)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:

@@ -28,7 +28,14 @@ from worker.cuda.startup.limits import (
     refuse_drafts,
     warn_of_float32,
 )
-from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
+from worker.cuda.startup.memory import (
+    GIB,
+    REUSED_BLOCKS,
+    Demand,
+    choose_num_blocks,
+    largest_steps,
+    useful_blocks,
+)
 from worker.cuda.startup.warm_up import CompileWatch, warm_up
 from worker.exactness import on_cuda
 from worker.executor.executor import StepExecutor
@@ -45,6 +52,7 @@ from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
+from worker.pooling.vectors import Floats
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype
@@ -123,7 +131,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         self.watch.begin()
         num_blocks = self._find_num_blocks()
         self.plan.report("KV cache", 0.0)
-        swap_bytes = 0 if self.states is not None else self.plan.initialize.swap_space_bytes
+        swaps = self.states is None and not self.plan.config.bidirectional
+        swap_bytes = self.plan.initialize.swap_space_bytes if swaps else 0
         return self.assemble(num_blocks, swap_bytes, grammars.rows(self.plan.report))
 
     def _find_num_blocks(self) -> int:
@@ -131,12 +140,13 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         StartupError."""
         self.plan.report("profile", 0.0)
         initialize, max_model_len, device = self.plan.initialize, self.plan.max_model_len, self.device
+        captures, whole_prompts = not initialize.enforce_eager, self.plan.config.bidirectional
         size, most_tokens = initialize.block_size, initialize.max_num_batched_tokens
         memory, temporary = device.memory(), 0
         if max_model_len > 1:
             try:
                 executor = self.assemble(1, 0)
-                temporary = largest_steps(executor, most_tokens, not initialize.enforce_eager, device)
+                temporary = largest_steps(executor, most_tokens, captures, device, pools=whole_prompts)
                 memory = device.memory()  # beside what an executor has of rows from its start
                 del executor
             except torch.OutOfMemoryError as error:
@@ -150,9 +160,10 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         demand = Demand(
             each,
             requested_blocks(initialize.num_blocks, initialize.kv_cache_bytes, each),
-            initialize.max_num_seqs * per_sequence,
+            useful_blocks(initialize, per_sequence, whole_prompts),
             per_sequence if initialize.max_model_len else 0,
             initialize.gpu_memory_utilization or 1.0,
+            reused=0 if whole_prompts else REUSED_BLOCKS,
         )
         return choose_num_blocks(memory, temporary, demand, device.name)
 
@@ -180,8 +191,17 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             initialize.max_loras,
         )
         speculator = make_speculator(plan.speculation, rows, backend.grammars)
-        heads = read_heads(initialize, plan.config.state_size)
+        heads = read_heads(initialize, plan.config.state_size, self._logits)
         return StepExecutor(rows, backend, most_tokens, speculator, self.adapters, heads)
+
+    def _logits(self, states: Floats) -> Floats:
+        """Returns the logits [N, V] of the embedding for states [N, E], which need not be the model's. Waits
+        for them."""
+        with torch.inference_mode():
+            found = self.device.fetch(self.model.logits(self.device.send(states).to(self.dtype)).float())
+        self.device.record().synchronize()
+        logits: Floats = found.numpy()
+        return logits
 
     @property
     def max_adapters_per_step(self) -> int:
@@ -202,6 +222,7 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             not initialize.enforce_eager,
             lambda fraction: report("warm-up", fraction),
             with_experts,
+            pools=self.plan.config.bidirectional,
         )
 
     def cache_bytes(self, executor: StepExecutor[CudaBackend]) -> int:

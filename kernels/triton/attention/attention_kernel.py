@@ -11,7 +11,7 @@ sum of values (scores in base 2: log2(e) is in their scale, since exp2 is one in
                        = cap * tanh(q[i] . k[j] * scale)                          with a soft cap
                        + slope[i] * (j - position of q[i])                        with ALiBi
                        = -inf where j > position of q[i], or j <= it - window; with chunks, where
-                         j < it // window * window
+                         j < it // window * window; bidirectional: where j <= it - window or j >= it + window
 
 Bytes moved: the tile's keys and values, once. Source: FlashAttention-2 (Dao, 2023); ALiBi (Press et al.,
 2021).
@@ -61,6 +61,7 @@ def attend(
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     CHUNKED: tl.constexpr,
+    BIDIRECTIONAL: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Attends to tiles begin .. end - 1 and returns acc [M, D], largest [M] and total [M], float32. Not
@@ -97,7 +98,12 @@ def attend(
             distances = positions[None, :] - query_positions[:, None]
             scores += slopes[:, None] * distances.to(tl.float32)
         if MASKED:
-            seen = positions[None, :] <= query_positions[:, None]
+            if BIDIRECTIONAL:
+                seen = positions[None, :] < length
+                if HAS_WINDOW:
+                    seen &= positions[None, :] < query_positions[:, None] + window
+            else:
+                seen = positions[None, :] <= query_positions[:, None]
             if CHUNKED:
                 seen &= positions[None, :] >= (query_positions // window * window)[:, None]
             elif HAS_WINDOW:
@@ -182,6 +188,7 @@ def _attention_kernel(
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     CHUNKED: tl.constexpr,
+    BIDIRECTIONAL: tl.constexpr,
 ):
     m = tl.arange(0, ROWS)
     dims = tl.arange(0, DIM)
@@ -226,15 +233,21 @@ def _attention_kernel(
         begin = tl.maximum(first_position, 0) // window * window // TILE
     elif HAS_WINDOW:
         begin = tl.maximum(first_position - window + 1, 0) // TILE
-    end = tl.cdiv(tl.minimum(first_position + QUERIES, length), TILE)
+    behind_last = first_position + QUERIES  # the last position that a query of the piece sees, and one
+    if BIDIRECTIONAL:
+        behind_last = length
+        if HAS_WINDOW:
+            behind_last = first_position + QUERIES + window - 1
+    end = tl.cdiv(tl.minimum(behind_last, length), TILE)
     chunk, behind = begin // tiles + split, tl.cdiv(end, tiles)
     if not HAS_WINDOW:  # chunks that all queries see whole
-        full = tl.maximum((first_position + 1) // CHUNK, chunk)
+        behind_first = length if BIDIRECTIONAL else first_position + 1  # as above, of its first query
+        full = tl.maximum(behind_first // CHUNK, chunk)
         for each in range(chunk, full, splits):
             part, part_largest, part_total = attend(
                 q, context + token, slope, keys, values, table, each * tiles, each * tiles + tiles,
                 length, factor, soft_cap, window, ROWS, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP,
-                False, False, False,
+                False, False, False, False,
             )  # fmt: skip
             _put(
                 parts, stats, item, splits, places, query_starts, each, part, part_largest, part_total,
@@ -247,7 +260,7 @@ def _attention_kernel(
         part, part_largest, part_total = attend(
             q, context + token, slope, keys, values, table, first, last, length,
             factor, soft_cap, window, ROWS, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP,
-            HAS_WINDOW, CHUNKED, True,
+            HAS_WINDOW, CHUNKED, BIDIRECTIONAL, True,
         )  # fmt: skip
         _put(
             parts, stats, item, splits, places, query_starts, each, part, part_largest, part_total,

@@ -3,8 +3,8 @@
     m' = max(m, m[c]),   l = l * 2 ** (m - m') + l[c] * 2 ** (m[c] - m'),   a likewise,   m = m'
     out = a / l                          c ascending; begins with the sink, or with m = -inf, l = a = 0
 
-A query at position p has the chunks from that of the first position that it sees to that of p; others are
-not read. out: [T, H, D]; zero where there is none (a padding row). For each chunk there is the weighted sum
+A query has the chunks from that of the first position that it sees to that of the last; others are not
+read. out: [T, H, D]; zero where there is none (a padding row). For each chunk there is the weighted sum
 a[c], the largest score m[c] in base 2 and the total weight l[c], all float32:
 
     merge_chunks    parts [T', H, C, D], stats [T', H, C, 2]    every token has room for all chunks, T >= T'
@@ -153,6 +153,7 @@ def _merge_shared_kernel(
     CHUNK: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     CHUNKED: tl.constexpr,
+    BIDIRECTIONAL: tl.constexpr,
 ):
     token, kv_head = tl.program_id(0), tl.program_id(1)
     row = tl.load(token_rows + token)
@@ -160,7 +161,8 @@ def _merge_shared_kernel(
         return
     first_token, behind = tl.load(query_starts + row), tl.load(query_starts + row + 1)
     index = token - first_token
-    position = tl.load(lengths + row) - (behind - token)
+    length = tl.load(lengths + row)
+    position = length - (behind - token)
     begin = 0
     if CHUNKED:
         begin = tl.maximum(position, 0) // window * window // CHUNK
@@ -175,7 +177,12 @@ def _merge_shared_kernel(
         scale = tl.load(value_scales + kv_head)
     place = tl.load(places + 2 * row) + index * tl.load(places + 2 * row + 1)
     at = place.to(tl.int64) * (NUM_KV * GROUP) + head
-    end = tl.cdiv(position + 1, CHUNK)
+    behind_last = position + 1
+    if BIDIRECTIONAL:
+        behind_last = length
+        if HAS_WINDOW:
+            behind_last = tl.minimum(position + window, length)
+    end = tl.cdiv(behind_last, CHUNK)
     step: tl.constexpr = NUM_KV * GROUP
     result = _merge_one(parts, stats, at, step, begin, end, sink, scale, ours, HEADS, HEAD_DIM, DIM)
     result_at = (token.to(tl.int64) * (NUM_KV * GROUP) + head)[:, None] * HEAD_DIM + dims[None, :]
@@ -195,9 +202,10 @@ def merge_shared(
     sinks: torch.Tensor | None = None,
     value_scales: torch.Tensor | None = None,
     chunked: bool = False,
+    bidirectional: bool = False,
 ) -> None:
-    """Writes the tokens of shared rows. query_starts: [R + 1], lengths: [R], window, chunked, sinks: as in
-    paged_attention(). One program per token and KV head."""
+    """Writes the tokens of shared rows. query_starts: [R + 1], lengths: [R], window, sinks, chunked,
+    bidirectional: as in paged_attention(). One program per token and KV head."""
     tokens, heads, head_dim = out.shape
     assert out.is_contiguous() and parts.is_contiguous() and stats.is_contiguous()
     _merge_shared_kernel[(tokens, num_kv)](
@@ -219,6 +227,7 @@ def merge_shared(
         CHUNK=CHUNK,
         HAS_WINDOW=window is not None,
         CHUNKED=window is not None and chunked,
+        BIDIRECTIONAL=bidirectional,
         num_warps=4,
         enable_fp_fusion=False,
     )

@@ -20,12 +20,12 @@ decode and for pieces of prompts: rows with more than a fair share of a step's c
 
     grid (items that there may be, K)        programs beyond the list end at once
 
-What a query gets is defined by its position alone. KV is cut into chunks of CHUNK positions, each attended to
-by itself, tile after tile, and chunks are merged in ascending order (kernels.triton.attention.merge_chunks):
-in registers by a program that has all of them, else by a second kernel. Products and sums are not fused by
-the compiler, which would fuse them in one of these two and not in the other. So a row alone and among others,
-a prompt whole and in pieces, and a token that decodes and the same token behind a resumption get the same
-bits.
+What a query gets is defined by its position alone, and by its row's length where attention is bidirectional.
+KV is cut into chunks of CHUNK positions, each attended to by itself, tile after tile, and chunks are merged
+in ascending order (kernels.triton.attention.merge_chunks): in registers by a program that has all of them,
+else by a second kernel. Products and sums are not fused by the compiler, which would fuse them in one of
+these two and not in the other. So a row alone and among others, a prompt whole and in pieces, and a token
+that decodes and the same token behind a resumption get the same bits.
 
 Bytes moved: each row's keys and values once per QUERIES tokens, for prompts mostly from L2. Where rows are
 shared 4 * (D + 2) per head and chunk, written and read. Each is 2 bytes of a value, or 1 as
@@ -94,14 +94,15 @@ def paged_attention(
     scales: KVScales | None = None,
     most_chunks: int | None = None,
     chunked: bool = False,
+    bidirectional: bool = False,
 ) -> torch.Tensor:
     """Returns attention of query [T, H, D] as [T, H, D], contiguous. Tokens behind the last row are not
     written.
 
     window, chunked: see kernels.ops.attention.gather_plan.first_seen; what a query sees there as its chunk is
-    no chunk of the merge. sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other.
-    most_chunks: that one program computes of a row, which changes no bit; None: a fair share. Only slots
-    below a row's length are read.
+    no chunk of the merge. bidirectional: see last_seen there; a row has all of its tokens in this step.
+    sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other. most_chunks: that one program
+    computes of a row, which changes no bit; None: a fair share. Only slots below a row's length are read.
     """
     num_heads, head_dim = query.shape[1:]
     num_kv = key_cache.shape[1]
@@ -114,7 +115,8 @@ def paged_attention(
     if not batch.lengths.shape[0]:
         return out
     options = soft_cap, sinks, slopes, scales
-    inputs = _Inputs(query, key_cache, value_cache, batch, scale, window, chunked, *options)
+    seen = window, chunked, bidirectional
+    inputs = _Inputs(query, key_cache, value_cache, batch, scale, *seen, *options)
     group, capability = num_heads // num_kv, capability_of(query.device)
     sizes = tile_sizes(group, head_dim, query.dtype, scales is not None, capability)
     shape = _work_shape(inputs, sizes.rows // group, most_chunks)
@@ -125,7 +127,8 @@ def paged_attention(
     if shape.capacity:
         value_scales = None if scales is None else scales.value
         rows = batch.query_starts, batch.lengths
-        merge_shared(parts, stats, out, work, *rows, num_kv, window, sinks, value_scales, chunked)
+        about = num_kv, window, sinks, value_scales, chunked, bidirectional
+        merge_shared(parts, stats, out, work, *rows, *about)
     return out
 
 
@@ -140,6 +143,7 @@ class _Inputs:
     scale: float
     window: int | None
     chunked: bool
+    bidirectional: bool
     soft_cap: float | None
     sinks: torch.Tensor | None
     slopes: torch.Tensor | None
@@ -211,6 +215,7 @@ def _launch(
         HAS_CAP=cap is not None,
         HAS_WINDOW=inputs.window is not None,
         CHUNKED=shape.chunked,
+        BIDIRECTIONAL=inputs.bidirectional,
         num_warps=sizes.warps,
         num_stages=sizes.stages,
         maxnreg=most_registers(sizes, head_dim, query.dtype, capability_of(query.device)),

@@ -157,14 +157,15 @@ def test_a_cache_in_8_bits_has_scales(angles: Rotation | None):
     assert launch(angles, None).of["attend"][1]["scales"] is None
 
 
-@pytest.mark.parametrize(("window", "chunked"), [(None, False), (7, False), (7, True)])
-def test_what_attention_is_told(window: int | None, chunked: bool):
-    arguments, options = launch(None, None, window=window, chunked=chunked).of["attend"]
+SEEN = [(None, False, False), (7, False, False), (7, True, False), (None, False, True), (7, False, True)]
+
+
+@pytest.mark.parametrize(("window", "chunked", "bidirectional"), SEEN)
+def test_what_attention_is_told(window: int | None, chunked: bool, bidirectional: bool):
+    seen: dict[str, Any] = {"window": window, "chunked": chunked, "bidirectional": bidirectional}
+    arguments, options = launch(None, None, **seen).of["attend"]
     assert arguments[3:] == (BATCH, 0.3, window, 5.0)
-    assert options["chunked"] is chunked and torch.equal(options["sinks"], torch.ones(HEADS))
-
-
-def test_bidirectional_layers_are_refused():
+    assert options["chunked"] is chunked and options["bidirectional"] is bidirectional
+    assert torch.equal(options["sinks"], torch.ones(HEADS))
     step: Any = object()
-    with pytest.raises(NotImplementedError, match="no Triton kernel computes bidirectional attention"):
-        AttentionSpec(KV_HEADS, HEAD_DIM, bidirectional=True).paged_plan(step)
+    assert AttentionSpec(KV_HEADS, HEAD_DIM, **seen).paged_plan(step) == PagedAttentionPlan(step, **seen)

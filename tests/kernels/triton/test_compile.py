@@ -92,13 +92,16 @@ NARROW = {
 }
 
 
+def least_load(row: Row) -> int:
+    """Returns the bytes of the widest load that a kernel has at least."""
+    if row["name"] == "_merge_shared_kernel" and "16/16 x 64" in row["launch"]:
+        return 4  # one head of 64 values, which are fewer than a program has threads
+    return NARROW.get(row["name"], 16)
+
+
 def test_loads_are_wide(compiled: list[Row]):
     """16 bytes per thread and instruction, where a scalar load would mean that Triton lost an alignment."""
-    narrow = [
-        f"{row['name']} of {row['launch']}"
-        for row in compiled
-        if row["widest_load"] < NARROW.get(row["name"], 16)
-    ]
+    narrow = [f"{row['name']} of {row['launch']}" for row in compiled if row["widest_load"] < least_load(row)]
     assert narrow == []
 
 

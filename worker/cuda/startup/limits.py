@@ -95,9 +95,6 @@ def check_kernels(
     if isinstance(config, Gemma4Config):
         why = f"{config.architecture} has heads of two sizes, which run on CPUs alone"
         raise StartupError(WHAT, why, "use --device cpu")
-    if config.bidirectional:
-        why = f"{config.architecture} sees tokens ahead, which no kernel for CUDA computes"
-        raise StartupError(WHAT, why, "use --device cpu")
     for cache_dtype in (None, stored):
         reason = requirements.why_not(device.place, dtype, config.head_dim, cache_dtype)
         if reason is not None:

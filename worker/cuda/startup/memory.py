@@ -15,17 +15,20 @@ from functools import partial
 from kernels.triton import requirements
 from kernels.triton.sampling.ops import TritonSampling
 from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device import Device, Memory
 from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.startup.warm_up import HUNGRY, most_step_tokens, run, step_of
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import WHAT
-from worker.step.warmup_plans import prefill_plan
+from worker.step.warmup_plans import GREEDY, prefill_plan
 
 REUSED_BLOCKS = 1 << 18
 """Blocks beyond what all rows can use at full length hold prefixes of finished requests. This many are 4
 million tokens in blocks of 16; the core keeps about 100 bytes for each."""
+LAUNCHED_STEPS = 2
+"""Steps of which the core plans one while the device computes the other."""
 MIB, GIB = 1 << 20, 1 << 30
 
 
@@ -38,14 +41,27 @@ class Demand:
     useful: int  # blocks that all rows can use at full length
     per_sequence: int  # blocks that one sequence of full length needs; 0: fewer are enough
     utilization: float
+    reused: int = REUSED_BLOCKS  # blocks that prefixes of finished requests may have
 
 
-def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures: bool, device: Device) -> int:
+def useful_blocks(initialize: worker_pb2.Initialize, per_sequence: int, bidirectional: bool) -> int:
+    """Returns the blocks that all rows can use. per_sequence: of a row of full length. bidirectional: rows
+    compute their prompts in one step, and have blocks for that step alone."""
+    rows, tokens = initialize.max_num_seqs, initialize.max_num_batched_tokens
+    if not bidirectional:
+        return rows * per_sequence
+    return min(rows * per_sequence, LAUNCHED_STEPS * (tokens // initialize.block_size + min(rows, tokens)))
+
+
+def largest_steps(
+    runner: StepExecutor[CudaBackend], most_tokens: int, captures: bool, device: Device, pools: bool = False
+) -> int:
     """Returns the temporary bytes that steps take: of the largest one, or of all graphs and that one.
 
     The largest step has all tokens, all rows sample, and each requests the features that take memory:
     penalties, which count every token of the vocabulary, filters, and log-probabilities, the first row also
     of its prompt. A cache of one block is enough: all rows write to it. One with adapters is launched, too.
+    pools: see run(); nothing is sampled then.
     """
     rows = runner.rows
     num_rows = min(rows.max_num_rows, most_tokens)
@@ -53,49 +69,56 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     longest = rows.max_model_len - 1
     counts = [min(longest, each + (index < rest)) for index in range(num_rows)]
     counts[0] = min(longest, counts[0] + most_tokens - sum(counts))
-    plan = prefill_plan(counts, rows.block_size, HUNGRY, one_block=True)
-    for new in plan.new_rows:
-        new.logprobs.top_n = min(TritonSampling.TOP_N_SIZES[0], rows.vocab_size)
-    plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
-    plan.new_rows[0].prompt_logprobs_start = 1
+    plan = prefill_plan(counts, rows.block_size, GREEDY if pools else HUNGRY, one_block=True)
+    if not pools:
+        _request_logprobs(plan, rows.vocab_size)
     copied = min(
         requirements.BUFFER_BYTES, num_rows * runner.backend.bytes_per_block
     )  # a block for each row that forks
     # Few rows that decode leave results of chunks to each other, which many do not.
     decoding = [
-        device.peak_of(partial(_decode, runner, 1 << power)) for power in range(num_rows.bit_length())
+        device.peak_of(partial(_decode, runner, 1 << power, pools)) for power in range(num_rows.bit_length())
     ]
     launched = (
-        partial(run, runner, plan),
+        partial(run, runner, plan, pools),
         partial(runner.backend.run_adapted, most_step_tokens(rows, most_tokens)),
     )
     largest = max(copied, *map(device.peak_of, launched), *decoding)
     if not captures:
         return largest
-    graphs = graph_bytes(runner, most_step_tokens(rows, most_tokens), num_rows, device)
+    graphs = graph_bytes(runner, most_step_tokens(rows, most_tokens), 0 if pools else num_rows, device)
     beside = max(copied, *map(device.peak_of, launched))
     return max(largest, graphs + max(decoding) - decoding[-1] + beside)
 
 
-def _decode(runner: StepExecutor[CudaBackend], size: int) -> None:
-    run(runner, prefill_plan([1] * size, runner.rows.block_size, one_block=True))
+def _request_logprobs(plan: worker_pb2.StepPlan, vocab_size: int) -> None:
+    """Has all rows request log-probabilities, the first one also of its prompt."""
+    for new in plan.new_rows:
+        new.logprobs.top_n = min(TritonSampling.TOP_N_SIZES[0], vocab_size)
+    first = plan.new_rows[0]
+    first.prompt_logprobs.CopyFrom(first.logprobs)
+    first.prompt_logprobs_start = 1
+
+
+def _decode(runner: StepExecutor[CudaBackend], size: int, pools: bool) -> None:
+    run(runner, prefill_plan([1] * size, runner.rows.block_size, one_block=True), pools)
 
 
 def graph_bytes(
     runner: StepExecutor[CudaBackend], most_tokens: int, most_samples: int, device: Device
 ) -> int:
     """Returns the bytes that graphs of steps of up to so many tokens will take, and of sampling for up to so
-    many rows."""
+    many rows; 0: all rows pool."""
 
     def capture(size: int) -> int:
-        run(runner, step_of(size, runner.rows))
+        run(runner, step_of(size, runner.rows), pools=not most_samples)
         return _taken(lambda: runner.backend.capture(size), device)
 
     def capture_sampling(size: int) -> int:
         return _taken(lambda: runner.backend.capture_sampling(size), device)
 
     steps = _of_all(graph_sizes(most_tokens), capture)
-    return steps + _of_all(sampling_sizes(most_samples), capture_sampling)
+    return steps + (_of_all(sampling_sizes(most_samples), capture_sampling) if most_samples else 0)
 
 
 def _of_all(sizes: Sequence[int], capture: Callable[[int], int]) -> int:
@@ -140,7 +163,7 @@ def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str)
             f"{state}: {affordable} blocks, not {demand.requested}",
             f"use --num-blocks {affordable} or less, or leave it out",
         )
-    blocks = demand.requested or min(affordable, max(demand.useful, REUSED_BLOCKS))
+    blocks = demand.requested or min(affordable, max(demand.useful, demand.reused))
     if blocks < demand.per_sequence:
         raise StartupError(
             WHAT,

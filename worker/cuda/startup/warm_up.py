@@ -23,7 +23,7 @@ from triton import knobs
 
 from kernels.triton.sampling.ops import TritonSampling
 from kernels.triton_ops import TritonOps
-from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, prompt_pb2
 from worker.cuda.backend import CudaBackend
@@ -77,22 +77,24 @@ def warm_up(
     captures: bool,
     progress: Callable[[float], None],
     with_experts: bool = False,
+    pools: bool = False,
 ) -> None:
     """Runs the warm-up. Does nothing where no row can have output.
 
     most_tokens: of a step. captures: whether to capture graphs. progress: called with the fraction done.
-    with_experts: the model has products by expert, or by head.
+    with_experts: the model has products by expert, or by head. pools: see run().
     """
     rows = runner.rows
     if rows.max_model_len < 2:
         return
     captured = graph_sizes(most_step_tokens(rows, most_tokens)) if captures else ()
-    sampled = sampling_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
+    sampled = sampling_sizes(min(rows.max_num_rows, most_tokens)) if captures and not pools else ()
     plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured, with_experts))
+    plans += () if pools else (*_sampled(rows), _with_copies(rows))
     for count in TritonOps.token_classes(most_tokens):
         runner.backend.score(count)
     for done, plan in enumerate(plans):
-        run(runner, plan)
+        run(runner, plan, pools)
         progress(done / (len(plans) + len(captured)))
     for size in (1, most_step_tokens(rows, most_tokens)):
         if not captures:
@@ -104,11 +106,14 @@ def warm_up(
     for size in reversed(sampled):
         runner.backend.capture_sampling(size)
     for size in captured:
-        run(runner, step_of(size, rows))
+        run(runner, step_of(size, rows), pools)
 
 
-def run(runner: StepExecutor[CudaBackend], plan: worker_pb2.StepPlan) -> None:
-    """Executes a step and removes its rows."""
+def run(runner: StepExecutor[CudaBackend], plan: worker_pb2.StepPlan, pools: bool = False) -> None:
+    """Executes a step and removes its rows. pools: rows pool all of their states, as those of an encoder do,
+    in place of sampling."""
+    for new in plan.new_rows if pools else ():
+        new.pooling.type = engine_pb2.POOLING_TYPE_CLS
     runner.execute(plan)
     runner.execute(removal_plan(plan))
 
@@ -147,8 +152,6 @@ def _plans(
         counts = even_counts(tokens, rows)
         if sum(counts) == tokens:
             yield prefill_plan(counts, rows.block_size, one_block=True)
-    yield from _sampled(rows)
-    yield _with_copies(rows)
 
 
 def even_counts(tokens: int, rows: RowTable) -> list[int]:

@@ -111,6 +111,32 @@ def test_company(make_row: Callable[[str], Row], others: list[int], most_chunks:
     assert torch.equal(row.last_in_a_crowd(others, most_chunks), row.expected[-1])
 
 
+@pytest.mark.parametrize("window", [None, 19])
+def test_bidirectional_rows(window: int | None):
+    """Whole rows, alone and in any order beside others, each computed by one program and by several."""
+    counts = [1, 33, LENGTH]
+    case = Case([(0, count) for count in counts], torch.float32, 2, 1, block_size=16)
+    whole = to_device(case, torch.device("cpu"))
+    queries = case.query.split(counts)
+
+    def attend(rows: list[int], most_chunks: int | None) -> list[torch.Tensor]:
+        lengths = whole.lengths[rows]
+        starts = torch.cat((torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()))
+        batch = PagedBatch(starts, lengths, whole.block_tables[rows], LENGTH)
+        query = torch.cat([queries[row] for row in rows])
+        found = paged_attention(
+            *(query, case.key_cache, case.value_cache, batch, case.scale, window),
+            most_chunks=most_chunks,
+            bidirectional=True,
+        )
+        return list(found.split(lengths.tolist()))
+
+    alone = [attend([row], 9)[0] for row in range(len(counts))]
+    for rows, most_chunks in (([0, 1, 2], 1), ([2, 0, 1], 9), ([2], 2)):
+        for row, found in zip(rows, attend(rows, most_chunks), strict=True):
+            assert torch.equal(found, alone[row]), (row, rows)
+
+
 @pytest.mark.parametrize("what", ["chunk", "tile"])
 def test_planted_bugs_are_found(make_row: Callable[[str], Row], what: str, monkeypatch: pytest.MonkeyPatch):
     """Chunks, or tiles, that follow from the launch."""

@@ -1,6 +1,7 @@
 """The Triton kernels for paged attention against dense attention in float64."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,16 +35,20 @@ def check(
     window: int | None = None,
     soft_cap: float | None = None,
     most_chunks: int | None = None,
+    bidirectional: bool = False,
 ) -> None:
     """Results of the kernels against exact ones."""
     batch = to_device(case, where.device)
     caches = case.key_cache, case.value_cache
     result = paged_attention(
-        case.query, *caches, batch, case.scale, window, soft_cap, most_chunks=most_chunks
+        *(case.query, *caches, batch, case.scale, window, soft_cap),
+        most_chunks=most_chunks,
+        bidirectional=bidirectional,
     )
     assert result.dtype == where.dtype
     case.query = case.query.cpu()
-    assert_close(result.cpu(), case.exact(window, soft_cap), where.absolute, where.relative)
+    exact = case.exact(window, soft_cap, bidirectional=bidirectional)
+    assert_close(result.cpu(), exact, where.absolute, where.relative)
 
 
 @pytest.mark.parametrize("window", [None, 1, 20])
@@ -79,6 +84,14 @@ def test_rows_that_programs_share(where: Where, most_chunks: int, window: int | 
     check(Case(rows, where.dtype, block_size=16), where, window, None, most_chunks)
 
 
+@pytest.mark.parametrize(("window", "most_chunks"), [(None, None), (None, 1), (20, 1)])
+@pytest.mark.usefixtures("short_chunks")
+def test_bidirectional(where: Where, window: int | None, most_chunks: int | None):
+    """Rows of one token, of less than a tile, and of two chunks, which programs share or do not."""
+    case = Case([(0, 1), (0, 9), (0, 70)], where.dtype, 2, 1, block_size=16)
+    check(case, where, window, None, most_chunks, bidirectional=True)
+
+
 @pytest.mark.parametrize("window", [None, 9])
 def test_soft_cap(where: Where, window: int | None):
     """Scores to which the cap does something."""
@@ -98,9 +111,10 @@ def test_a_strided_query(where: Where):
     )
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("most_chunks", "window"), [(1, None), (2, None), (1, 50)])
 @pytest.mark.usefixtures("short_chunks")
-def test_padding_rows_get_zeros(where: Where, most_chunks: int, window: int | None):
+def test_padding_rows_get_zeros(where: Where, most_chunks: int, window: int | None, bidirectional: bool):
     """A graph of 4 rows that holds 2: the others have one token, or the rest of them, and no length."""
     case = Case([(70, 1), (3, 1)], where.dtype, block_size=16)
     batch = to_device(case, where.device)
@@ -113,7 +127,8 @@ def test_padding_rows_get_zeros(where: Where, most_chunks: int, window: int | No
     )
     query = torch.cat((case.query, torch.full_like(case.query[:1], torch.nan).expand(38, -1, -1)))
     caches = case.key_cache, case.value_cache
-    attention = partial(paged_attention, scale=case.scale, window=window, most_chunks=most_chunks)
+    seen: dict[str, Any] = {"window": window, "bidirectional": bidirectional}
+    attention = partial(paged_attention, scale=case.scale, most_chunks=most_chunks, **seen)
     result = attention(query, *caches, padded)
     expected = attention(case.query, *caches, batch)
     assert torch.equal(result[:2], expected)

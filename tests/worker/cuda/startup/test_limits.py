@@ -80,13 +80,6 @@ def test_a_device_below_ampere(checkpoint: Callable[..., Path], monkeypatch: pyt
     assert requirements.LEAST_CAPABILITY == (8, 0)
 
 
-def test_a_model_that_sees_tokens_ahead(checkpoint: Callable[..., Path]):
-    config = read_model_config(checkpoint("bert"))
-    with pytest.raises(StartupError, match="BertModel sees tokens ahead") as refused:
-        check_kernels(HostDevice(), torch.float32, config, 16)
-    assert refused.value.todo == "use --device cpu"
-
-
 @pytest.mark.parametrize(
     ("weights", "free", "utilization", "why"),
     [

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,13 @@ from tests.worker.fakes import initialize
 from worker.cuda.device import HostDevice, Memory
 from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.startup import limits
-from worker.cuda.startup.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
+from worker.cuda.startup.memory import (
+    REUSED_BLOCKS,
+    Demand,
+    choose_num_blocks,
+    largest_steps,
+    useful_blocks,
+)
 from worker.cuda.startup.warm_up import warm_up
 from worker.startup.model import choose_device
 from worker.step.rows import RowTable
@@ -39,7 +46,8 @@ DEMAND = Demand(bytes_per_block=MIB, requested=0, useful=5000, per_sequence=0, u
 def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
     """All tokens that a step may have, all rows sampling, with all that a request can ask for; then the
     graphs, of which the two largest are captured and each of the others is expected to add what the second
-    has added; then the largest step once more, which takes less beside its graph. No context is exceeded."""
+    has added; then the largest step once more, which takes less beside its graph. No context is exceeded.
+    Where rows pool, none samples."""
     plans: list[worker_pb2.StepPlan] = []
     captured: list[int] = []
     sampled: list[int] = []
@@ -73,16 +81,16 @@ def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
             taken += 7 + len(sampled) if sampled else 0
             return Memory(9 * GIB, 8 * GIB - taken * MIB)
 
-    for captures in (True, False):
+    for captures, pools in ((True, False), (False, False), (True, True)):
         plans.clear()
         captured.clear()
         sampled.clear()
-        found = largest_steps(Runner(), tokens, captures, Device())  # type: ignore[arg-type]
+        found = largest_steps(Runner(), tokens, captures, Device(), pools)  # type: ignore[arg-type]
         sizes = graph_sizes(min(tokens, 3 * 5))
         assert captured == (list(sizes[:-3:-1]) if captures else [])
         rows = sampling_sizes(min(tokens, 3))
-        assert sampled == (list(rows[:-3:-1]) if captures else [])
-        graphs = (graph_mib + 2 * (len(sizes) - 1) + 7 + len(rows)) * MIB
+        assert sampled == (list(rows[:-3:-1]) if captures and not pools else [])
+        graphs = (graph_mib + 2 * (len(sizes) - 1) + (0 if pools else 7 + len(rows))) * MIB
         assert found == (max(GIB, GIB // 2 + graphs) if captures else GIB)
         few, largest, *others = (plan for plan in plans if plan.rows and unpack_u32(plan.counts) != [1])
         assert unpack_u32(few.counts) == [1, 1]
@@ -91,8 +99,13 @@ def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
         assert [sum(unpack_u32(plan.counts)) for plan in others] == [size for size in captured if size > 1]
         assert unpack_u32(largest.counts) == counts
         assert unpack_u32(largest.sample_rows) == unpack_u32(largest.rows) == list(range(len(counts)))
-        assert all(new.logprobs.top_n and new.sampling.presence_penalty for new in largest.new_rows)
-        assert largest.new_rows[0].HasField("prompt_logprobs")
+        news = [new for plan in plans for new in plan.new_rows]
+        assert all(new.HasField("pooling") is pools for new in news)
+        assert all(
+            bool(new.logprobs.top_n and new.sampling.presence_penalty) is not pools
+            for new in largest.new_rows
+        )
+        assert largest.new_rows[0].HasField("prompt_logprobs") is not pools
 
 
 def test_blocks_that_fit():
@@ -104,6 +117,17 @@ def test_blocks_that_fit():
     assert choose_num_blocks(memory, GIB // 2, asked, "a GPU") == 700
     tiny = Demand(64, requested=0, useful=5000, per_sequence=0, utilization=0.9)
     assert choose_num_blocks(memory, 0, tiny, "a GPU") == REUSED_BLOCKS
+    assert choose_num_blocks(memory, 0, replace(tiny, reused=0), "a GPU") == 5000
+
+
+def test_blocks_of_encoders():
+    """For the prompts of two steps: of 4,096 tokens in 256 rows, of which each has a last block that is not
+    full; or of fewer rows than that."""
+    sizes = worker_pb2.Initialize(max_num_seqs=256, max_num_batched_tokens=4096, block_size=16)
+    assert useful_blocks(sizes, 32, bidirectional=False) == 256 * 32
+    assert useful_blocks(sizes, 32, bidirectional=True) == 2 * (256 + 256)
+    sizes.max_num_seqs = 3
+    assert useful_blocks(sizes, 32, bidirectional=True) == 3 * 32
 
 
 @pytest.mark.parametrize(
@@ -265,9 +289,11 @@ def test_what_is_captured_has_been_launched():
             assert len(captured) == len(graph_sizes(512))
             sampled.append(size)
 
-    warm_up(Runner(), 512, True, lambda fraction: None)  # type: ignore[arg-type]
-    assert captured == list(reversed(graph_sizes(512)))
-    assert sampled == [40, 32, 16, 8, 4]
+    for pools, sizes in ((False, [40, 32, 16, 8, 4]), (True, [])):
+        launched, captured, sampled = [], [], []
+        warm_up(Runner(), 512, True, lambda fraction: None, pools=pools)  # type: ignore[arg-type]
+        assert captured == list(reversed(graph_sizes(512)))
+        assert sampled == sizes
 
 
 @pytest.mark.timeout(MAX_COMPILE_S)

@@ -83,9 +83,11 @@ class CudaBackend:
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
         kinds = cache.specs, most_queries, states is not None
-        adapted = (max_adapters, adapters.store.parts) if adapters is not None else ()
         self.buffers = StepBuffers(
-            *(rows, self.device_rows, device, tokens, *kinds, *adapted), has_token_types=model.has_token_types
+            *(rows, self.device_rows, device, tokens, *kinds),
+            max_adapters=0 if adapters is None else max_adapters,
+            adapted_parts=() if adapters is None else adapters.store.parts,
+            has_token_types=model.has_token_types,
         )
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some

@@ -114,9 +114,8 @@ def paged_attention(
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not batch.lengths.shape[0]:
         return out
-    options = soft_cap, sinks, slopes, scales
-    seen = window, chunked, bidirectional
-    inputs = _Inputs(query, key_cache, value_cache, batch, scale, *seen, *options)
+    options = window, chunked, bidirectional, soft_cap, sinks, slopes, scales
+    inputs = _Inputs(query, key_cache, value_cache, batch, scale, *options)
     group, capability = num_heads // num_kv, capability_of(query.device)
     sizes = tile_sizes(group, head_dim, query.dtype, scales is not None, capability)
     shape = _work_shape(inputs, sizes.rows // group, most_chunks)
@@ -127,8 +126,11 @@ def paged_attention(
     if shape.capacity:
         value_scales = None if scales is None else scales.value
         rows = batch.query_starts, batch.lengths
-        about = num_kv, window, sinks, value_scales, chunked, bidirectional
-        merge_shared(parts, stats, out, work, *rows, *about)
+        merge_shared(
+            *(parts, stats, out, work, *rows, num_kv, window, sinks, value_scales),
+            chunked=chunked,
+            bidirectional=bidirectional,
+        )
     return out
 
 

@@ -166,13 +166,17 @@ class RequestGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
-    """Nanoseconds that one call spent in tokenizing, and its inputs, on average, in the engine's queue and
-    steps."""
+class PoolingUsage:
+    """The tokens and the nanoseconds of one call."""
 
-    tokenization: int
-    queue: int
-    inference: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    tokenization_ns: int
+    """Of all inputs."""
+    queue_ns: int
+    """Of an input in the engine's queue, on average."""
+    inference_ns: int
+    """Of an input in the engine's steps, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +189,7 @@ class Vectors:
     """Of each input."""
     truncated: list[int]
     """Tokens of each input that were cut off."""
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    times: StageTimes
+    usage: PoolingUsage
 
 
 def inputs_of(
@@ -255,9 +257,9 @@ class PromptPooler:
             )
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
-        times = StageTimes(tokenization, queue, inference)
+        usage = PoolingUsage(count, cached, tokenization, queue, inference)
         truncated = [each.num_truncated for each in prompts]
-        return Vectors([column for column, *_ in found], token_ids, truncated, count, cached, times)
+        return Vectors([column for column, *_ in found], token_ids, truncated, usage)
 
     async def _read(
         self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None

@@ -9,7 +9,7 @@ from frontend.errors import ServiceError
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS
 from pagewire_openai.requests.fields import Field, Names, Table, read_fields
@@ -42,13 +42,12 @@ async def classify(parts: FrontendParts, body: Json, call: Call, exchange: Excha
         {"index": index, "label": _label(found.labels, probs), "probs": probs, "num_classes": len(probs)}
         for index, probs in enumerate(found.values)
     ]
-    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
     facts = {
         "id": request.request_id,
         "created": int(time.time()),
         "model": parts.model.answering_name(request.model),
     }
-    await exchange.respond(200, {"object": "list", **facts, "data": data, "usage": usage})
+    await exchange.respond(200, {"object": "list", **facts, "data": data, "usage": usage_of(found.usage)})
 
 
 def _read(body: Json, request: pooling_pb2.ClassifyRequest, names: Names) -> None:

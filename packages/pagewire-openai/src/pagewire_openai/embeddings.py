@@ -14,7 +14,7 @@ from frontend.streams.pooling import Vectors
 from frontend.vectors import PACKED, as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -120,8 +120,7 @@ async def _respond(
         read = await parts.prompts.run(entries, call.caller.tenant, sum(map(len, vectors.columns)))
     except ServiceError as error:
         raise names.translated(error) from None
-    usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
-    model = parts.model.answering_name(request.model)
+    usage, model = usage_of(vectors.usage), parts.model.answering_name(request.model)
     await exchange.respond(200, {"object": "list", **facts, "data": read, "model": model, "usage": usage})
 
 

@@ -13,6 +13,7 @@ from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange, Headers
 from frontend.parts import FrontendParts
+from frontend.streams.pooling import PoolingUsage
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from pagewire import __version__
@@ -147,6 +148,13 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
     """Returns the client's id of a request, or a new one."""
     names.put("request_id", REQUEST_ID)
     return exchange.headers.get(REQUEST_ID) or secrets.token_hex(16)
+
+
+def usage_of(*usages: PoolingUsage) -> Json:
+    """Returns the usage of a call without output: of one that pools, or of several that are one to the
+    client."""
+    tokens = sum(each.prompt_tokens for each in usages)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:

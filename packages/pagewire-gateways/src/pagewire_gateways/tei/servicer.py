@@ -162,7 +162,7 @@ class TeiServicer(
             vectors = await parts.embedder.embed(request, call, cuts=False)
         except ServiceError as error:
             raise translated(error, NAMES) from None
-        return vectors, metadata_of(began, len(message.inputs), vectors)
+        return vectors, metadata_of(began, len(message.inputs), vectors.usage)
 
     @guarded
     async def Predict(self, request: tei_pb2.PredictRequest, context: Context) -> tei_pb2.PredictResponse:
@@ -202,7 +202,7 @@ class TeiServicer(
         else:
             found = await self._classify(request, call, first)
             labels, values = found.labels, (found.raw if message.raw_scores else found.values)[0]
-        response = tei_pb2.PredictResponse(metadata=metadata_of(began, size, found))
+        response = tei_pb2.PredictResponse(metadata=metadata_of(began, size, found.usage))
         for score, label in sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0]):
             response.predictions.add(score=score, label=label)
         return response
@@ -223,7 +223,7 @@ class TeiServicer(
         asked = await parts.large_messages.run(read, request.ByteSize(), call.caller)
         found = await self._score(asked, call, NAMES | rerank_names(len(request.texts)))
         size = len(request.query) + sum(map(len, request.texts))
-        response = tei_pb2.RerankResponse(metadata=metadata_of(began, size, found))
+        response = tei_pb2.RerankResponse(metadata=metadata_of(began, size, found.usage))
         for each in found.documents:
             text = request.texts[each.index] if request.return_text else None
             score = each.raw if request.raw_scores else each.score

@@ -163,7 +163,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
             raise translated(error, NAMES) from None
         values = unpack_f32_array(vectors.columns[0])
         return vllm_engine_pb2.EmbedResponse(
-            embedding=values, prompt_tokens=vectors.prompt_tokens, embedding_dim=len(values)
+            embedding=values, prompt_tokens=vectors.usage.prompt_tokens, embedding_dim=len(values)
         )
 
     StartProfile = unimplemented("StartProfile")

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
-from frontend.errors import InvalidRequest, ServiceError
+from frontend.errors import InvalidRequest
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.streams.pooling import Vectors
@@ -17,7 +18,7 @@ from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS
-from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+from pagewire_openai.requests.fields import Field, Table, given, read_fields
 from pagewire_openai.requests.inputs import read_inputs
 
 Json = dict[str, Any]
@@ -87,14 +88,12 @@ async def _embed(
     exchange: Exchange,
 ) -> Vectors:
     """Reads a body into a request and embeds its inputs. Raises ServiceError."""
-    names.put("kind", "model")  # which kinds there are is the model's
+    names["kind"] = "model"  # which kinds there are is the model's
     _, call = await read_in_turn(partial(_read, body, table, request, names), parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     parts.state.require_open()
-    try:
+    with renaming(names):
         return await parts.embedder.embed(request, call)
-    except ServiceError as error:
-        raise names.translated(error) from None
 
 
 async def _respond(
@@ -116,10 +115,8 @@ async def _respond(
             for index, truncated in enumerate(vectors.truncated)
         ]
 
-    try:
+    with renaming(names):
         read = await parts.prompts.run(entries, call.caller.tenant, sum(map(len, vectors.columns)))
-    except ServiceError as error:
-        raise names.translated(error) from None
     usage, model = usage_of(vectors.usage), parts.model.answering_name(request.model)
     await exchange.respond(200, {"object": "list", **facts, "data": read, "model": model, "usage": usage})
 

@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
-from frontend.errors import ServiceError
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.streams.scorer import Scored
 from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
-from pagewire_openai.requests.fields import Names
 from pagewire_openai.requests.scoring import Rerank, read_rerank, read_score, read_tei_rerank
 
 Json = dict[str, Any]
@@ -127,7 +126,5 @@ async def _score_all(
 async def _score(parts: FrontendParts, request: pooling_pb2.ScoreRequest, call: Call, names: Names) -> Scored:
     """Returns the scores, best first. Raises ServiceError with the client's names."""
     parts.state.require_open()
-    try:
+    with renaming(names):
         return await parts.scorer.score(request, call)
-    except ServiceError as error:
-        raise names.translated(error) from None

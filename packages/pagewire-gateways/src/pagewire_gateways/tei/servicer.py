@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 
 from frontend.call.call import Call
-from frontend.errors import ServiceError
+from frontend.field_names import renaming
 from frontend.parts import FrontendParts
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.rpc.call_context import Context, current_call
@@ -24,7 +24,6 @@ from frontend.vectors import nonzero
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2, prompt_pb2
-from pagewire_gateways.field_names import translated
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.ordered import OrderedStream
 from pagewire_gateways.tei.ranking import RankedText, gathered
@@ -158,10 +157,8 @@ class TeiServicer(
         request = await parts.large_messages.run(
             partial(read, message, longest), message.ByteSize(), call.caller
         )
-        try:
+        with renaming(NAMES):
             vectors = await parts.embedder.embed(request, call, cuts=False)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
         return vectors, metadata_of(began, len(message.inputs), vectors.usage)
 
     @guarded
@@ -200,20 +197,13 @@ class TeiServicer(
             labels = parts.model.classes.labels if parts.model.classes else ("LABEL_0",)
             values = [each.raw if message.raw_scores else each.score for each in found.documents]
         else:
-            found = await self._classify(request, call, first)
+            with renaming(NAMES):
+                found = await parts.classifier.classify(request, call, first)
             labels, values = found.labels, (found.raw if message.raw_scores else found.values)[0]
         response = tei_pb2.PredictResponse(metadata=metadata_of(began, size, found.usage))
         for score, label in sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0]):
             response.predictions.add(score=score, label=label)
         return response
-
-    async def _classify(
-        self, request: pooling_pb2.ClassifyRequest, call: Call, first_text: str | None
-    ) -> Classified:
-        try:
-            return await self._parts.classifier.classify(request, call, first_text)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
 
     @guarded
     async def Rerank(self, request: tei_pb2.RerankRequest, context: Context) -> tei_pb2.RerankResponse:
@@ -244,10 +234,8 @@ class TeiServicer(
 
     async def _score(self, request: pooling_pb2.ScoreRequest, call: Call, names: Mapping[str, str]) -> Scored:
         """Returns the scores. names: of our fields. Raises ServiceError."""
-        try:
+        with renaming(names):
             return await self._parts.scorer.score(request, call)
-        except ServiceError as error:
-            raise translated(error, names) from None
 
     @guarded
     async def Tokenize(self, request: tei_pb2.EncodeRequest, context: Context) -> tei_pb2.EncodeResponse:
@@ -261,11 +249,9 @@ class TeiServicer(
         parts, caller, size = self._parts, call.caller, message.ByteSize()
         read_message = partial(read_encode, message, parts.model.texts.prompt)
         request = await parts.large_messages.run(read_message, size, caller)
-        try:
+        with renaming(NAMES):
             async with tokenized(parts, request, caller) as (read,):
                 return await parts.prompts.run(partial(self._tokens, read), caller.tenant, size)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
 
     def _tokens(self, read: TokenizedPrompt) -> tei_pb2.EncodeResponse:
         """Builds the response in a thread, as it takes time per token."""
@@ -290,10 +276,8 @@ class TeiServicer(
     async def _decode(self, message: tei_pb2.DecodeRequest, call: Call) -> tei_pb2.DecodeResponse:
         parts, read = self._parts, partial(read_decode, message)
         request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
-        try:
+        with renaming(NAMES):
             (text,) = await detokenized(parts, request, call.caller)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
         return tei_pb2.DecodeResponse(text=text)
 
 

@@ -12,7 +12,7 @@ from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.streams.pooling import Vectors
-from frontend.vectors import PACKED, as_dtype
+from frontend.vectors import PACKED, as_dtype, split
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
@@ -67,8 +67,7 @@ async def pooling(parts: FrontendParts, body: Json, call: Call, exchange: Exchan
         column = vectors.columns[index]
         if encoding == "base64":
             return {"object": "pooling", "data": _encoded(column, encoding, request.raw_dtype)}
-        size = len(column) // len(vectors.token_ids[index])
-        of_tokens = (column[start : start + size] for start in range(0, len(column), size))
+        of_tokens = split(column, len(vectors.token_ids[index]))
         return {
             "object": "pooling",
             "data": [_encoded(each, encoding, request.raw_dtype) for each in of_tokens],

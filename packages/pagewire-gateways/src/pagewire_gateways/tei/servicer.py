@@ -20,7 +20,7 @@ from frontend.streams.request_registry import Aborts
 from frontend.streams.scorer import Scored
 from frontend.tokenization import detokenized, tokenized
 from frontend.validation.requests import MAX_PROMPTS
-from frontend.vectors import nonzero
+from frontend.vectors import nonzero, split
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2, prompt_pb2
@@ -116,9 +116,8 @@ class TeiServicer(
 
         def response() -> tei_pb2.EmbedAllResponse:
             made = tei_pb2.EmbedAllResponse(metadata=metadata)
-            size = len(column) // len(token_ids)
-            for start in range(0, len(column), size):
-                made.token_embeddings.add(embeddings=unpack_f32_array(column[start : start + size]))
+            for vector in split(column, len(token_ids)):
+                made.token_embeddings.add(embeddings=unpack_f32_array(vector))
             return made
 
         return await self.parts.prompts.run(response, call.caller.tenant, len(column))

@@ -1,5 +1,8 @@
 """tei.v1.Predict: labels of texts and of pairs."""
 
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
 import pytest
 
 from frontend.streams.classifier import activated
@@ -12,6 +15,7 @@ from tests.frontend.fakes import (
     BEGIN,
     EMBEDDING_SIZE,
     MAX_MODEL_LEN,
+    Service,
     encode,
     fake_vector,
     pool,
@@ -20,12 +24,17 @@ from tests.frontend.fakes import (
 )
 
 
+def run_classifier(folder: Path, architecture: str, labels: int) -> AbstractAsyncContextManager[Service]:
+    """A service whose checkpoint has so many labels."""
+    names = {str(index): f"label {index}" for index in range(labels)}
+    config = {"architectures": [architecture], "vocab_size": 512, "id2label": names}
+    write_checkpoint(folder / "classifier", config_json=config)
+    options = {"head_sizes": [0, labels]}
+    return run_service(folder / "classifier", pool, tei=True, engine_options=options)
+
+
 async def test_labels_of_a_text(tmp_path):
-    labels = {str(index): f"label {index}" for index in range(EMBEDDING_SIZE)}
-    config = {"architectures": ["LlamaForSequenceClassification"], "vocab_size": 512, "id2label": labels}
-    folder = write_checkpoint(tmp_path / "classifier", config_json=config)
-    options = {"head_sizes": [0, EMBEDDING_SIZE]}
-    async with run_service(folder, pool, tei=True, engine_options=options) as service:
+    async with run_classifier(tmp_path, "LlamaForSequenceClassification", EMBEDDING_SIZE) as service:
         predict = tei_pb2_grpc.PredictStub(service.channel)
         answer = await predict.Predict(tei_pb2.PredictRequest(inputs="a"))
         logits = fake_vector([BEGIN, *encode("a")], Pooling(type=POOLING_TYPE_LAST))
@@ -56,11 +65,7 @@ async def test_labels_of_a_text(tmp_path):
 async def test_labels_of_a_pair(tmp_path, labels, monkeypatch):
     """Of one label a score: an encoder that scores is a cross-encoder."""
     monkeypatch.setattr(fakes, "fake_vector", lambda ids, pooling: fake_vector(ids, pooling)[:labels])
-    table = {str(index): f"label {index}" for index in range(labels)}
-    config = {"architectures": ["BertForSequenceClassification"], "vocab_size": 512, "id2label": table}
-    folder = write_checkpoint(tmp_path / "classifier", config_json=config)
-    options = {"head_sizes": [0, labels]}
-    async with run_service(folder, pool, tei=True, engine_options=options) as service:
+    async with run_classifier(tmp_path, "BertForSequenceClassification", labels) as service:
         predict = tei_pb2_grpc.PredictStub(service.channel)
         pair = tei_pb2.PredictPairRequest(inputs=["a", "bb"])
         answer = await predict.PredictPair(pair)

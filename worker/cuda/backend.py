@@ -85,7 +85,7 @@ class CudaBackend:
         kinds = cache.specs, most_queries, states is not None
         adapted = (max_adapters, adapters.store.parts) if adapters is not None else ()
         self.buffers = StepBuffers(
-            *(rows, self.device_rows, device, tokens, *kinds, *adapted), has_token_types=model.has_token_types
+            rows, self.device_rows, device, tokens, *kinds, *adapted, has_token_types=model.has_token_types
         )
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some

@@ -10,7 +10,9 @@ shift it. A cleared request runs on beside the next group.
 
 A group is cleared when each of its requests is past the tokens at which the engine died: each of its
 sequences has a new token, and one has got further than the death. A request that alone is to blame must run
-alone: so the isolated runs for the last death come first in a new life, and are waited for.
+alone: so it comes first in a new life, and suspects of the last death are waited for. Others take turns, and
+those that have waited the longest come first: where kills from outside follow each other, no stream waits for
+those that ran in the life before.
 """
 
 from __future__ import annotations
@@ -170,13 +172,17 @@ class Quarantine:
             self._journal.clear_rows([row for row in rows if row not in held], request.key)
 
     def _next_group(self) -> list[Request]:
-        """Returns suspects of the last death, in order of arrival: those run first, and alone."""
-        if not self._present:
-            return []
-        present = list(self._present.values())
-        death = max(each.suspect.death for each in present)
-        group = [each for each in present if each.suspect.death == death]
-        return [each.request for each in group[: group[0].suspect.group]]
+        """Returns suspects of one death, in order of arrival: of the last one that a request alone is blamed
+        for, which must run before others are cleared; else of the one that is the longest ago."""
+        present = self._present.values()
+        group = [each for each in present if each.suspect.strikes]
+        if group:
+            death = max(each.suspect.death for each in group)
+        else:
+            group = [*present]
+            death = min((each.suspect.death for each in group), default=0)
+        group = [each for each in group if each.suspect.death == death]
+        return [each.request for each in group[: group[0].suspect.group]] if group else []
 
     def _forget_missing(self) -> None:
         """Stops waiting. Suspects of the last death may still come; those of earlier ones are forgotten."""

@@ -80,8 +80,22 @@ def test_sigkills_in_a_row_leave_few_groups():
     requests = come(world, 64)
     while not all(request.sequences[0].output for request in requests):
         world.step()
-    assert world.scheduler.step == 4, "groups of 8, 8, 16 and 32"
+    assert world.scheduler.step == 4, "four groups of 16"
     world.finish()
+
+
+def test_streams_take_turns_between_kills():
+    """A half of them runs in one life, the other half in the next one: the last to run are the last again."""
+    lives, ran = Lives(rows=8), list[set[int]]()
+    come(lives.world, 8)
+    lives.world.step()
+    for _ in range(5):
+        world = lives.begin(killed=True)
+        come(world, 8)
+        world.step()
+        ran.append({*running(world)})
+    assert [len(each) for each in ran] == [8, 4, 4, 2, 2]
+    assert ran[1] | ran[2] == ran[0] and ran[3] | ran[4] == ran[1]
 
 
 def test_no_request_begins_before_the_suspects_but_not_for_long():

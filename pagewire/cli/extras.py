@@ -15,8 +15,8 @@ _MODULES = {
     "frontend": _FRONTEND,
     "engine": (*_FRONTEND, "numpy"),
     "serve": ("torch", *_FRONTEND, "numpy", "safetensors"),
-    "vllm": ("msgpack", "smg_grpc_proto"),
-    "gateway": ("msgpack", "smg", "smg_grpc_proto"),
+    "vllm": ("smg_grpc_proto", "msgpack"),
+    "gateway": ("smg", "smg_grpc_proto", "msgpack"),
 }
 """Modules of extras that a process cannot run without."""
 

@@ -93,7 +93,6 @@ def find_command(command: str) -> Command:
 
 
 def _overview() -> str:
-    lines = ["usage: pagewire COMMAND [...]: large language models served over gRPC"]
+    lines = ["usage: pagewire COMMAND [--help | ...]: large language models served over gRPC"]
     lines += [f"  {name:<11}{what}" for name, what in COMMANDS.items()]
-    lines += ["pagewire COMMAND --help shows the flags of a command."]
     return "\n".join(lines)

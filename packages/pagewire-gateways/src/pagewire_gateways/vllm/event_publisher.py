@@ -24,6 +24,8 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
 from pagewire.cli.connect import client_options
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
+from pagewire_client.transport.channel import options as channel_options
+from pagewire_client.transport.channel import target
 from pagewire_client.transport.credentials import Credentials
 from pagewire_gateways.kv_events_command import KvEventsConfig
 
@@ -178,6 +180,8 @@ def _is_local(endpoint: str) -> bool:
 
 
 def _channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
+    """Returns a channel with the options of the clients: a peer that falls silent is noticed."""
+    options = channel_options(address, credentials)
     if credentials.secure:
-        return grpc.aio.secure_channel(address, credentials.for_channel(), credentials.options())
-    return grpc.aio.insecure_channel(address, credentials.options())
+        return grpc.aio.secure_channel(target(address), credentials.for_channel(), options)
+    return grpc.aio.insecure_channel(target(address), options)

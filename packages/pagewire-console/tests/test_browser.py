@@ -268,6 +268,7 @@ async def test_the_live_parts(open_page: OpenPage, shown: Shown):
 
 async def test_a_plot_says_when_the_pointed_sample_was(open_page: OpenPage, shown: Shown):
     async with open_page() as page:
+        await page.locator("#plots figure").first.wait_for()  # the page is hidden until it knows its service
         assert await page.evaluate(POINTED, [0, 30]) == ["30.0 s ago", "now"]
 
 

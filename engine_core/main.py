@@ -16,6 +16,7 @@ from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.worker_process import WorkerDied
+from engine_core.kv_cache.hash_key import hash_secret
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
 from engine_core.quarantine.crash_journal import journal_path, open_journal
@@ -95,8 +96,9 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         workers, ready = supply.load(initialize, activation.kept)
     identity = make_identity(config, ready, time.time_ns())
     scheduler, journal = make_scheduler(config, ready, recording), journal_path(endpoints.listen)
+    scheduler.prefix_cache.secret = hash_secret(initialize, ready)
     if config.parent_starts_worker:
-        scheduler.track_cache(workers.track_cache(), initialize.cache_secret, ready.kept_cache)
+        scheduler.track_cache(workers.track_cache(), ready.kept_cache)
     scheduler.open(open_journal(journal, scheduler.num_rows, killed=activation.after_kill))
     core = EngineCore(
         identity,

@@ -12,6 +12,8 @@ from engine_core.adapters.hub import HubAdapters
 from engine_core.adapters.sources import AdapterOptions, AdapterSources
 from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
+from engine_core.kv_cache.hash_key import FLAG as KEY_FLAG
+from engine_core.kv_cache.hash_key import read_key
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.base import FAIR
 from engine_core.queue.token_counters import Weights
@@ -78,6 +80,10 @@ def _check_combinations(config: EngineConfig) -> None:
             "--num-blocks and --kv-cache-memory both size the KV cache",
             "leave one of them out",
         )
+    if config.prefix_cache_key and config.no_prefix_cache:
+        raise StartupError(
+            _CANNOT_START, f"{KEY_FLAG} names blocks of the prefix cache", "leave out --no-prefix-cache"
+        )
     if config.record_tokens and not config.record:
         raise StartupError(_CANNOT_START, "--record-tokens without --record", "add --record FILE")
     if 0 < config.hang_timeout < LEAST_PATIENCE_S:
@@ -125,6 +131,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
         cache_secret=secrets.token_bytes(32),
+        cache_key=read_key(config.prefix_cache_key) if config.prefix_cache_key else b"",
         max_loras=config.max_loras or (_DEFAULT_MAX_LORAS if _may_load_adapters(config) else 0),
     )
 

@@ -2,7 +2,7 @@
 
 A full block is identified by a hash of all tokens up to its end, made from the hash of the block before:
 
-    hash of 0 blocks = H(secret of the worker's start, tenant, salt)
+    hash of 0 blocks = H(secret, tenant, salt)              hash_key.py has the secret
     hash of i blocks = H(hash of i - 1 blocks, content of block i - 1)
 
 The content of a block is its token ids and, where something else stands in place of a token's embedding,
@@ -59,17 +59,17 @@ class PrefixCache:
         self._pool = pool
         self._block_size = block_size
         self._enabled = enabled
-        self._secret = token_bytes(32)
+        self.secret = token_bytes(32)
+        """See hash_key.py; set before any request arrives."""
         self._checkpoints = StateCheckpoints(num_checkpoints, block_size) if num_checkpoints else None
 
-    def track(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
+    def track(self, changes: KeptChanges, kept: KeptCache) -> tuple[Contents, Contents]:
         """Has the worker follow the cache: `changes` is told all that enters and leaves it. To be called
-        before any request arrives.
+        before any request arrives, and after `secret` is set.
 
-        secret: of a worker that has just loaded. kept: what an adopted one holds from the core before this
-        one; empty: nothing. Returns the blocks and checkpoints that the cache goes on with.
+        kept: what an adopted worker holds from the core before this one; empty: nothing. Returns the blocks
+        and checkpoints that the cache goes on with.
         """
-        self._secret = kept.secret or secret
         if self._enabled:
             self._pool.changes = changes.blocks
             if self._checkpoints is not None:
@@ -272,7 +272,7 @@ class PrefixCache:
         """The hash of no tokens, from what separates namespaces."""
         names = [name.encode() for name in (request.tenant, request.cache_salt)]
         lengths = pack(f"<{len(names)}Q", *map(len, names))
-        return blake2b(lengths + b"".join(names), digest_size=HASH_BYTES, key=self._secret).digest()
+        return blake2b(lengths + b"".join(names), digest_size=HASH_BYTES, key=self.secret).digest()
 
 
 def block_hash(parent: bytes, content: bytes) -> bytes:

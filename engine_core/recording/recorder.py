@@ -74,8 +74,8 @@ class RecordedScheduler(Scheduler):
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
         start.settings = json.dumps(settings, default=dataclasses.asdict)
 
-    def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
-        blocks, checkpoints = super().track_cache(changes, secret, kept)
+    def track_cache(self, changes: KeptChanges, kept: KeptCache) -> tuple[Contents, Contents]:
+        blocks, checkpoints = super().track_cache(changes, kept)
         if blocks or checkpoints:
             columns = {
                 "blocks": pack_u32(list(blocks)),  # the least recently used first, as checkpoints

@@ -194,10 +194,10 @@ class Scheduler:
         """Returns what to send to frontends since the last call."""
         return self.states.take_outputs()
 
-    def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
+    def track_cache(self, changes: KeptChanges, kept: KeptCache) -> tuple[Contents, Contents]:
         """Has the worker follow the prefix cache, which goes on with what an adopted one holds. To
         be called before open()."""
-        return self.prefix_cache.track(changes, secret, kept)
+        return self.prefix_cache.track(changes, kept)
 
     # A step.
 

@@ -170,6 +170,9 @@ class EngineConfig(ModelConfig):
         False, "refuse structured output: the worker starts without what masks tokens by grammars"
     )
     no_prefix_cache: bool = flag(False, "do not reuse keys and values of common prefixes")
+    prefix_cache_key: str = flag(
+        "", "key that services of one model share: hashes of blocks are then equal in all", metavar="FILE"
+    )
     scheduling: Scheduling = flag("ahead", "ahead: submit a step while the previous one runs; sync: after it")
     burst_ms: float = flag(
         20.0,

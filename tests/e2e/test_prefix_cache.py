@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from smg_grpc_proto import vllm_engine_pb2_grpc
+from smg_grpc_proto.generated import common_pb2
 
 from pagewire import Client, SamplingParams
 from pagewire.local_service import Service
@@ -123,3 +127,31 @@ def test_the_load_tells_the_hit_rate(cached: Client):
     for _ in range(2):
         cached.generate(list(range(300, 400)), GREEDY)
     assert 0 < services.rank_load(cached).prefix_cache_hit_rate < 1
+
+
+def stored_hashes(key: str) -> list[int]:
+    """Hashes of the blocks of one prompt, as a new service with this key tells them."""
+    flags = {"device": "simulated", "vllm_engine": True, "prefix_cache_key": key}
+    with (
+        services.start(**flags) as service,
+        Client(service.address) as client,
+        grpc.insecure_channel(service.address) as channel,
+    ):
+        stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+        batches = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+        next(batches)  # what the cache holds: nothing
+        client.generate(list(range(16, 16 + 3 * BLOCK)), GREEDY)
+        (event,) = next(batches).events
+        batches.cancel()
+    return [block.block_hash for block in event.stored.blocks]
+
+
+def test_services_with_one_key_name_blocks_alike(tmp_path: Path):
+    """For indexers that know blocks by their hashes alone."""
+    keys = [tmp_path / name for name in "ab"]
+    for number, key in enumerate(keys):
+        key.write_text(f"{number}" * 64)
+        key.chmod(0o600)
+    one, other, third = (stored_hashes(str(key)) for key in (keys[0], keys[0], keys[1]))
+    assert one == other and len(one) == 3
+    assert not set(one) & set(third)

@@ -14,6 +14,7 @@ from engine_core.io.inbox import Inbox, Received
 from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
+from engine_core.kv_cache.hash_key import hash_secret
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
@@ -246,7 +247,8 @@ class Engine:
         workers, ready = supply.load(initialize, kept)
         identity = make_identity(config, ready, round(1e9 * (EPOCH_S + clock())))
         scheduler = make_scheduler(config, ready, recording.writer if recording else None)
-        scheduler.track_cache(workers.track_cache(), initialize.cache_secret, ready.kept_cache)
+        scheduler.prefix_cache.secret = hash_secret(initialize, ready)
+        scheduler.track_cache(workers.track_cache(), ready.kept_cache)
         storm = self._workload.storm
         if storm is not None and storm.life_steps:
             self._notes = bytearray()

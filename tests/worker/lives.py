@@ -40,7 +40,8 @@ class Lives:
             state_checkpoints=self.ready.num_state_checkpoints,
         )
         changes, plans = KeptChanges(), deque[Plan]()
-        scheduler.track_cache(changes, SECRET, self.contents.hand_over())
+        scheduler.prefix_cache.secret = SECRET
+        scheduler.track_cache(changes, self.contents.hand_over())
         self.ledger.started.clear()
         self.ledger.cached.clear()
         limits = Limits(VOCAB_SIZE, 96, rows, frozenset([EOS_ID]), self.ready.num_blocks, size)

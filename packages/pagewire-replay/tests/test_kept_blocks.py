@@ -73,7 +73,7 @@ def test_lives_of_an_adopted_worker_are_replayed(tmp_path: Path, with_tokens: bo
 def recorded(tmp_path: Path, kept: KeptCache) -> list[RecordedCall]:
     recording = open_recording(tmp_path / "r")
     scheduler = RecordedScheduler(recording, **SETTINGS)
-    scheduler.track_cache(KeptChanges(), SECRET, kept)
+    scheduler.track_cache(KeptChanges(), kept)
     scheduler.add(make(add_request(1, 9)))
     scheduler.schedule(0.0)
     recording.close()

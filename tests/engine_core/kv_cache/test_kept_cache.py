@@ -51,7 +51,8 @@ class Lives:
             state_checkpoints=self.checkpoints,
         )
         self.changes = KeptChanges(lambda: self.contents.apply(self.changes.take_losses()))
-        scheduler.track_cache(self.changes, SECRET, self.contents.hand_over())
+        scheduler.prefix_cache.secret = SECRET
+        scheduler.track_cache(self.changes, self.contents.hand_over())
         scheduler.check_invariants()
         self.ledger.started.clear()
         self.ledger.cached.clear()
@@ -268,7 +269,7 @@ def test_a_cache_that_makes_no_sense_is_not_continued(
 ) -> None:
     scheduler, changes = scheduler_of(), KeptChanges()
     kept = KeptCache(secret=SECRET, blocks=pack_u32(blocks), contents=contents)
-    scheduler.prefix_cache.track(changes, b"t" * 32, kept)
+    scheduler.prefix_cache.track(changes, kept)
     assert "is lost" in caplog.text
     scheduler.check_invariants()
     assert not scheduler.prefix_cache.num_blocks and not changes and scheduler.pool.num_free == 4
@@ -291,7 +292,7 @@ def test_states_that_make_no_sense_are_not_continued(
         checkpoints=pack_u32(slots),
         checkpoint_contents=contents,
     )
-    scheduler.prefix_cache.track(changes, b"t" * 32, kept)
+    scheduler.prefix_cache.track(changes, kept)
     assert "is lost" in caplog.text
     scheduler.prefix_cache._checkpoints.check_invariants()  # type: ignore[union-attr]
     assert not scheduler.prefix_cache.num_blocks and not scheduler.prefix_cache.num_checkpoints
@@ -314,5 +315,5 @@ def test_adopted_states_are_written_over_in_the_order_of_their_saves() -> None:
 def test_a_core_without_a_cache_keeps_nothing() -> None:
     scheduler, changes = scheduler_of(state_checkpoints=2, prefix_cache=False), KeptChanges()
     kept = KeptCache(secret=SECRET, blocks=pack_u32([1]), contents=b"x" * 16)
-    scheduler.prefix_cache.track(changes, b"t" * 32, kept)
+    scheduler.prefix_cache.track(changes, kept)
     assert not scheduler.prefix_cache.num_blocks and scheduler.pool.changes is None

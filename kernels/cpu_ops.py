@@ -23,8 +23,7 @@ from kernels.cpu.elementwise.records import (
     ActivationRecord,
     AdjustLogitsRecord,
     ClampedSwigluRecord,
-    GatedGeluRecord,
-    GatedSiluRecord,
+    GatedActivationRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
@@ -243,9 +242,10 @@ class CpuOps(CpuStateOps):
 
     def gated_activation(self, gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
         if name in _SILU:
-            return self._gated(self.rows.silu, partial(GatedSiluRecord, factor=factor), gate_up)
+            return self._gated(self.rows.silu, partial(GatedActivationRecord, factor=factor), gate_up)
         if name in (*_GELU_TANH, "gelu") and factor == 1:
-            return self._gated(self.rows.gelu, partial(GatedGeluRecord, exact=name == "gelu"), gate_up)
+            record = partial(GatedActivationRecord, exact=name == "gelu")
+            return self._gated(self.rows.gelu, record, gate_up)
         return super().gated_activation(gate_up, name, factor)
 
     def clamped_swiglu(self, gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:

@@ -12,8 +12,7 @@ from kernels.cpu.elementwise.records import (
     ActivationRecord,
     AdjustLogitsRecord,
     ClampedSwigluRecord,
-    GatedGeluRecord,
-    GatedSiluRecord,
+    GatedActivationRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
@@ -103,11 +102,11 @@ def layer_norm(kernels: CpuOps, out: torch.Tensor) -> Case:
     return kernels.rows.layer, record, layer_norm_reference(x.double(), weight.double(), bias.double(), 1e-5)
 
 
-def gated(kind: Any, attribute: str, name: str, **fields: float) -> Callable[[CpuOps, torch.Tensor], Case]:
+def gated(attribute: str, name: str, **fields: float) -> Callable[[CpuOps, torch.Tensor], Case]:
     def case(kernels: CpuOps, out: torch.Tensor) -> Case:
         width = out.shape[1]
         gate_up = random(ROWS, 2 * width, dtype=out.dtype, scale=3)
-        record = kind(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width, **fields)
+        record = GatedActivationRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width, **fields)
         record.tensors = gate_up
         return getattr(kernels.rows, attribute), record, gated_activation_reference(gate_up.double(), name)
 
@@ -167,9 +166,9 @@ CASES: dict[str, Callable[[CpuOps, torch.Tensor], Case]] = {
     "rms_norm": rms_norm,
     "sum of a norm": sum_of_a_norm,
     "layer_norm": layer_norm,
-    "gated silu": gated(GatedSiluRecord, "silu", "silu", factor=1.0),
-    "gated gelu": gated(GatedGeluRecord, "gelu", "gelu_new"),
-    "gated gelu, exact": gated(GatedGeluRecord, "gelu", "gelu", exact=1),
+    "gated silu": gated("silu", "silu", factor=1.0),
+    "gated gelu": gated("gelu", "gelu_new"),
+    "gated gelu, exact": gated("gelu", "gelu", exact=1),
     "clamped": clamped,
     **{name: activation(name) for name in ACTIVATIONS},
     "scaled add": scaled_add(True),

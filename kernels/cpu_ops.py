@@ -23,14 +23,13 @@ from kernels.cpu.elementwise.records import (
     ActivationRecord,
     AdjustLogitsRecord,
     ClampedSwigluRecord,
-    GatedGeluRecord,
-    GatedSiluRecord,
+    GatedActivationRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
     ScaledAddRecord,
 )
-from kernels.cpu.experts.records import CombineRecord, RouteRecord
+from kernels.cpu.experts.records import CombineRecord, RouteRecord, WeighRecord
 from kernels.cpu.layer_kernels import (
     AdapterKernels,
     ExpertKernels,
@@ -40,9 +39,9 @@ from kernels.cpu.layer_kernels import (
 )
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu_state_ops import CpuStateOps
+from kernels.ops.experts.dispatch import or_ones
 from kernels.ops.experts.routing import Routing
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
-from kernels.torch_ops import or_ones
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
@@ -169,27 +168,16 @@ class CpuOps(CpuStateOps):
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
     ) -> torch.Tensor:
-        return self._rms_norm(x.contiguous(), None, weight, eps, offset, 1.0)[0]
+        return self.add_rms_norm(x, None, weight, eps, offset)[0]
 
     def add_rms_norm(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        weight: torch.Tensor,
-        eps: float,
-        offset: float = 0.0,
-        factor: float = 1.0,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._rms_norm(x.contiguous(), residual.contiguous(), weight, eps, offset, factor)
-
-    def _rms_norm(
         self,
         x: torch.Tensor,
         residual: torch.Tensor | None,
         weight: torch.Tensor,
         eps: float,
-        offset: float,
-        factor: float,
+        offset: float = 0.0,
+        factor: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         stride = x.itemsize * weight.shape[0]
         record = partial(NormRecord, weight_offset=offset, factor=factor, heads=1, stride=stride)
@@ -200,7 +188,8 @@ class CpuOps(CpuStateOps):
     ) -> torch.Tensor:
         if weight is None or bias is None:
             return super().layer_norm(x, weight, bias, eps)
-        return self._layer_norm(x.contiguous(), None, weight, bias, eps)[0]
+        record = partial(LayerNormRecord, bias=bias.data_ptr())
+        return self._normed(self.rows.layer, record, x, None, weight, eps)[0]
 
     def add_layer_norm(
         self,
@@ -212,16 +201,6 @@ class CpuOps(CpuStateOps):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if weight is None or bias is None:
             return super().add_layer_norm(x, residual, weight, bias, eps)
-        return self._layer_norm(x.contiguous(), residual.contiguous(), weight, bias, eps)
-
-    def _layer_norm(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        eps: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
         record = partial(LayerNormRecord, bias=bias.data_ptr())
         return self._normed(self.rows.layer, record, x, residual, weight, eps)
 
@@ -235,6 +214,7 @@ class CpuOps(CpuStateOps):
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the normed sum and the sum; without a residual that is x. record: with other fields."""
+        x, residual = x.contiguous(), None if residual is None else residual.contiguous()
         normed, width = self.empty(x.shape, x.dtype), weight.shape[0]
         total = x if residual is None else self.sum_of(residual)
         fields = record(
@@ -262,9 +242,10 @@ class CpuOps(CpuStateOps):
 
     def gated_activation(self, gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
         if name in _SILU:
-            return self._gated(self.rows.silu, partial(GatedSiluRecord, factor=factor), gate_up)
+            return self._gated(self.rows.silu, partial(GatedActivationRecord, factor=factor), gate_up)
         if name in (*_GELU_TANH, "gelu") and factor == 1:
-            return self._gated(self.rows.gelu, partial(GatedGeluRecord, exact=name == "gelu"), gate_up)
+            record = partial(GatedActivationRecord, exact=name == "gelu")
+            return self._gated(self.rows.gelu, record, gate_up)
         return super().gated_activation(gate_up, name, factor)
 
     def clamped_swiglu(self, gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
@@ -352,6 +333,20 @@ class CpuOps(CpuStateOps):
         )
         self.run(self.experts.choose, len(logits), record, row_grain(routing.num_experts * routing.top_k))
         return weights, experts
+
+    def weigh(self, x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        x, width = x.contiguous(), x.shape[1]
+        out = self.empty((places.numel(), width), x.dtype)
+        record = WeighRecord(
+            x=x.data_ptr(),
+            weights=weights.data_ptr(),
+            places=places.data_ptr(),
+            out=out.data_ptr(),
+            width=width,
+            top_k=places.shape[1],
+        )
+        self.run(self.experts.weigh, len(out), record, row_grain(width))
+        return out
 
     def combine(
         self,

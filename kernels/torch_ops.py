@@ -15,28 +15,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
+from kernels.ops.layers import adapters, norms
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
-from kernels.ops.layers.adapters import (
-    AdapterWeights,
-    LayerParts,
-    PlainAdapter,
-    StepAdapters,
-    adapt,
-    adapt_embeddings,
-    adapt_experts,
-)
 from kernels.ops.layers.linear import linear, low_bit_linear
-from kernels.ops.layers.norms import (
-    add_layer_norm,
-    add_rms_norm,
-    adjust_logits,
-    gated_norm,
-    grouped_norm,
-    layer_norm,
-    output_gate,
-    rms_norm,
-    scaled_add,
-)
 from kernels.ops.layers.rotary import rotary
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import delta_rule
@@ -104,70 +85,50 @@ class HeadNorm(Protocol):
 class Ops:
     """The operations by torch. Those of kernels.ops have their shapes and dtypes there."""
 
-    rms_norm = staticmethod(rms_norm)
-    add_rms_norm = staticmethod(add_rms_norm)
-    layer_norm = staticmethod(layer_norm)
-    add_layer_norm = staticmethod(add_layer_norm)
+    rms_norm = staticmethod(norms.rms_norm)
+    add_rms_norm = staticmethod(norms.add_rms_norm)
+    layer_norm = staticmethod(norms.layer_norm)
+    add_layer_norm = staticmethod(norms.add_layer_norm)
     activation = staticmethod(activation)
     gated_activation = staticmethod(gated_activation)
     clamped_swiglu = staticmethod(clamped_swiglu)
-    adjust_logits = staticmethod(adjust_logits)
+    adjust_logits = staticmethod(norms.adjust_logits)
     rotate = staticmethod(rotary)
-    output_gate = staticmethod(output_gate)
-    gated_norm = staticmethod(gated_norm)
-    grouped_norm = staticmethod(grouped_norm)
+    output_gate = staticmethod(norms.output_gate)
+    gated_norm = staticmethod(norms.gated_norm)
+    grouped_norm = staticmethod(norms.grouped_norm)
     convolution = staticmethod(convolution)
     delta_rule = staticmethod(delta_rule)
     selective_scan = staticmethod(selective_scan)
     linear = staticmethod(linear)
     low_bit_linear = staticmethod(low_bit_linear)
     route = staticmethod(route)
+    weigh = staticmethod(weigh)
+    combine = staticmethod(combine)
+    adapt = staticmethod(adapters.adapt)
+    adapt_embeddings = staticmethod(adapters.adapt_embeddings)
+    adapt_experts = staticmethod(adapters.adapt_experts)
 
     def scaled_add(
         self, x: torch.Tensor, y: torch.Tensor | None, factor: float = 1.0, lasts: bool = False
     ) -> torch.Tensor:
         """x * factor + y, [T, E]. y: None stands for zeros. lasts: the result is read after the step."""
-        return scaled_add(x, y, factor)
+        return norms.scaled_add(x, y, factor)
 
     def packed_linear(self, x: torch.Tensor, weight: Packed, wide: bool = False) -> torch.Tensor:
         """[T, in] -> [T, out], with the weight's bias. wide: the result is float32."""
         return weight.multiply(x, wide)
 
-    def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
+    def pack_adapter(self, layers: Sequence[adapters.LayerParts]) -> adapters.AdapterWeights:
         """Returns an adapter in the form that adapt() reads. layers: by the number of the layer."""
-        return PlainAdapter(layers)
-
-    def adapt(
-        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
-    ) -> torch.Tensor:
-        """Adds to y [T, N], in place, what the adapters of tokens make of x [T, K], and returns y. layer: its
-        number in pack_adapter(). adapters: None: no token has one."""
-        return y if adapters is None else adapt(y, x, layer, adapters)
-
-    def adapt_embeddings(
-        self,
-        y: torch.Tensor,
-        token_ids: torch.Tensor,
-        layer: int,
-        adapters: StepAdapters,
-        vocab_size: int,
-    ) -> torch.Tensor:
-        """Computes kernels.ops.layers.adapters. y: contiguous. vocab_size: that of the table; ids are below
-        it."""
-        return adapt_embeddings(y, token_ids, layer, adapters)
-
-    def adapt_experts(
-        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
-    ) -> torch.Tensor:
-        """Computes kernels.ops.layers.adapters. order: of sort_by_expert()."""
-        return adapt_experts(y, x, layer, adapters, order)
+        return adapters.PlainAdapter(layers)
 
     def head_linear(
         self,
         x: torch.Tensor,
         matrices: Sequence[HeadWeight],
         stacked: torch.Tensor | None,
-        adapters: StepAdapters | None = None,
+        adapters: adapters.StepAdapters | None = None,
     ) -> torch.Tensor:
         """[T, H, in] -> [T, H, out], each head by its matrix, with what adapters make of its x. stacked: all
         matrices [H, out, in], where they are one tensor."""
@@ -205,7 +166,7 @@ class Ops:
         chosen: torch.Tensor,
         dtype: torch.dtype,
         *products: ExpertWeights,
-        adapters: StepAdapters | None = None,
+        adapters: adapters.StepAdapters | None = None,
     ) -> Dispatch | Any:
         """Returns the order of the pairs of tokens and experts, P = T * k, sorted by expert: its `places`,
         [T, k], and what the platform needs besides. chosen: [T, k]. dtype: of activations. products: what
@@ -218,7 +179,7 @@ class Ops:
         weights: ExpertWeights,
         order: Any,
         by_token: bool = False,
-        adapters: StepAdapters | None = None,
+        adapters: adapters.StepAdapters | None = None,
     ) -> torch.Tensor:
         """Returns the products of all pairs, [P, out], with what adapters make of x. x: [P, in] in this
         order; by_token: [T, in]. order: of sort_by_expert()."""
@@ -231,21 +192,6 @@ class Ops:
         if adapters is None or weights.number is None:
             return out
         return self.adapt_experts(out, x, weights.number, adapters, order)
-
-    def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: Any) -> torch.Tensor:
-        """Computes kernels.ops.experts.dispatch. order: of sort_by_expert()."""
-        return weigh(x, weights, order.places)
-
-    def combine(
-        self,
-        y: torch.Tensor,
-        weights: torch.Tensor | None,
-        places: torch.Tensor,
-        shared: torch.Tensor | None = None,
-        gate: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Computes kernels.ops.experts.dispatch. weights: None stands for ones."""
-        return combine(y, or_ones(weights, places), places, shared, gate)
 
     def layer(self) -> AbstractContextManager[None]:
         """What is computed within belongs to one layer of the model."""
@@ -283,10 +229,3 @@ class Ops:
 
 
 _LAYER = nullcontext()
-
-
-def or_ones(weights: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
-    """Returns the weights of pairs [T, k]."""
-    if weights is not None:
-        return weights
-    return torch.ones(places.shape, dtype=torch.float32, device=places.device)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
-from kernels.torch_ops import HeadWeight, Ops, or_ones
+from kernels.torch_ops import HeadWeight, Ops
 from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
 from kernels.triton.adapters.pairs import AdaptedOrder, with_adapters
@@ -45,6 +45,12 @@ class TritonOps(Ops):
     activation = staticmethod(activation)
     clamped_swiglu = staticmethod(clamped_swiglu)
     route = staticmethod(route)
+    weigh = staticmethod(weigh)
+    combine = staticmethod(combine)
+    low_bit_linear = staticmethod(low_bit_linear)
+    adapt = staticmethod(adapt)
+    adapt_embeddings = staticmethod(adapt_embeddings)
+    adapt_experts = staticmethod(adapt_experts)
 
     def gated_activation(self, gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
         if factor != 1:
@@ -59,33 +65,8 @@ class TritonOps(Ops):
             return super().linear(x, weight, bias)
         return linear(x, weight, bias, wide)
 
-    def low_bit_linear(
-        self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None = None, wide: bool = False
-    ) -> torch.Tensor:
-        return low_bit_linear(x, weight, bias, wide)
-
     def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
         return DeviceAdapter(layers, self._place)
-
-    def adapt(
-        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
-    ) -> torch.Tensor:
-        return y if adapters is None else adapt(y, x, layer, adapters)
-
-    def adapt_embeddings(
-        self,
-        y: torch.Tensor,
-        token_ids: torch.Tensor,
-        layer: int,
-        adapters: StepAdapters,
-        vocab_size: int,
-    ) -> torch.Tensor:
-        return adapt_embeddings(y, token_ids, layer, adapters, vocab_size)
-
-    def adapt_experts(
-        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
-    ) -> torch.Tensor:
-        return adapt_experts(y, x, layer, adapters, order)
 
     def head_linear(
         self,
@@ -144,16 +125,3 @@ class TritonOps(Ops):
         if adapters is None or not isinstance(order, AdaptedOrder):
             return y
         return adapt_experts(y, x, weights.number, adapters, order, by_token)
-
-    def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: ExpertOrder) -> torch.Tensor:
-        return weigh(x, weights, order.places)
-
-    def combine(
-        self,
-        y: torch.Tensor,
-        weights: torch.Tensor | None,
-        places: torch.Tensor,
-        shared: torch.Tensor | None = None,
-        gate: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return combine(y, or_ones(weights, places), places, shared, gate)

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from kernels.ops.layers.activation import gated_activation_reference
 from kernels.ops.layers.norms import rms_norm_reference
-from kernels.ops.layers.rotary import rotary_reference
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
 from kernels.triton.blocks import copy_blocks
 from kernels.triton.elementwise.activation import gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm
 from kernels.triton.matmul.linear import linear
+from tests.kernels.references.layers import gated_activation_reference, rotary_reference
 
 Call = Callable[[], Any]
 BLOCK_SIZE = 64

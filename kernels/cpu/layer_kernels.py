@@ -11,8 +11,7 @@ from kernels.cpu.elementwise.records import (
     ActivationRecord,
     AdjustLogitsRecord,
     ClampedSwigluRecord,
-    GatedGeluRecord,
-    GatedSiluRecord,
+    GatedActivationRecord,
     GatherRecord,
     LayerNormRecord,
     NormRecord,
@@ -42,8 +41,8 @@ class RowKernels(NamedTuple):
     norm: Operation[NormRecord]
     layer: Operation[LayerNormRecord]
     activate: Operation[ActivationRecord]
-    silu: Operation[GatedSiluRecord]
-    gelu: Operation[GatedGeluRecord]
+    silu: Operation[GatedActivationRecord]
+    gelu: Operation[GatedActivationRecord]
     swiglu: Operation[ClampedSwigluRecord]
     rotary: Operation[RotaryRecord]
     add: Operation[ScaledAddRecord]

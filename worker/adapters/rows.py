@@ -9,7 +9,7 @@ from kernels.api import StepBatch, adapters
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.store import AdapterStore
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Step, ValueByRow
 from worker.step.rows import PlanError, require
 
 _Span = tuple[adapters.AdapterWeights, int, int]
@@ -18,12 +18,12 @@ _Key = tuple[list[_Span], list[int] | None]
 """And the tokens whose logits are sampled from; None: all, in order."""
 
 
-class AdapterRows:
-    """The rows that have an adapter. A worker.step.plan_reader.RowFeature."""
+class AdapterRows(ValueByRow[tuple[adapters.AdapterWeights, int]]):
+    """The adapters of rows that have one, and where each starts."""
 
     def __init__(self, store: AdapterStore) -> None:
+        super().__init__()
         self.store = store
-        self._rows: dict[int, tuple[adapters.AdapterWeights, int]] = {}  # and where it starts
         self._last: tuple[StepBatch, StepBatch, _Key] | None = None  # without adapters, and with them
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
@@ -37,22 +37,18 @@ class AdapterRows:
         if weights is None:
             raise PlanError(f"row {row} has the adapter {digest.hex()}, which is not loaded")
         require(start < len(prompt_ids), f"the adapter of row {row} starts at {start}, behind the prompt")
-        self._rows[row] = weights, start
-
-    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """Begins a row as a copy of another."""
-        if source_row in self._rows:
-            self._rows[row] = self._rows[source_row]
+        self._by_row[row] = weights, start
 
     def remove_row(self, row: int) -> None:
         """Ends a row. Nothing keeps its adapter then, which may have been dropped."""
-        if self._rows.pop(row, None) is not None:
+        if row in self._by_row:
             self._last = None
+        super().remove_row(row)
 
     def adapted(self, batch: StepBatch, step: Step) -> StepBatch:
         """Returns the inputs of a step with the adapters of its tokens. The same object as in the last call,
         where the batch and the tokens are the same."""
-        if not self._rows or self._rows.keys().isdisjoint(step.rows.tolist()):
+        if not self._by_row or self._by_row.keys().isdisjoint(step.rows.tolist()):
             return batch
         spans = self._spans(batch.row_starts, step)
         if not spans:
@@ -68,7 +64,7 @@ class AdapterRows:
     def of_step(self, row_starts: Integers, step: Step) -> adapters.StepAdapters | None:
         """Returns the adapters of a step's tokens; None: no token has one. row_starts: [R] index of each
         row's first token."""
-        spans = self._spans(row_starts, step) if self._rows else []
+        spans = self._spans(row_starts, step) if self._by_row else []
         return _step_adapters(spans) if spans else None
 
     def _spans(self, row_starts: Integers, step: Step) -> list[_Span]:
@@ -76,8 +72,8 @@ class AdapterRows:
         columns = step.rows.tolist(), row_starts.tolist(), step.starts.tolist(), step.counts.tolist()
         spans = list[_Span]()
         for row, first, start, count in zip(*columns, strict=True):
-            if row in self._rows:
-                weights, begin = self._rows[row]
+            if row in self._by_row:
+                weights, begin = self._by_row[row]
                 skipped = min(max(0, begin - start), count)
                 if skipped < count:
                     spans.append((weights, first + skipped, first + count))

@@ -221,6 +221,24 @@ def read_sizes(fields: Fields, common: dict[str, Any], spelling: Spelling) -> di
     }
 
 
+def read_biases(fields: Fields, default: bool = False) -> dict[str, Any]:
+    """Returns the fields of DecoderConfig for the biases of attention. Raises StartupError."""
+    bias = fields.boolean("attention_bias", default)
+    return {"qkv_bias": bias, "output_bias": bias}
+
+
+def read_rotated_layers(fields: Fields, num_layers: int, stated: bool) -> tuple[bool, ...]:
+    """Returns for each layer whether it has rotary positions. stated: `no_rope_layers` says it. Raises
+    StartupError."""
+    interval = fields.integer("no_rope_layer_interval", 4)
+    if not stated:
+        return tuple((layer + 1) % interval != 0 for layer in range(num_layers))
+    rotates = fields.integers("no_rope_layers", least=0)
+    if len(rotates) < num_layers or not set(rotates) <= {0, 1}:
+        raise fields.wrong("no_rope_layers", "must have a 0 or a 1 for each hidden layer")
+    return tuple(map(bool, rotates[:num_layers]))
+
+
 def read_kinds(fields: Fields, default: Sequence[str], local: str = SLIDING) -> tuple[str, ...]:
     """Returns for each layer whether it is `local` or FULL. default: for files without `layer_types`. Raises
     StartupError."""

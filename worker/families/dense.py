@@ -28,8 +28,10 @@ from worker.config.decoder import (
     NormKind,
     NormPlace,
     Spelling,
+    read_biases,
     read_decoder,
     read_kinds,
+    read_rotated_layers,
     read_used_window,
     read_window,
     windows_of,
@@ -39,22 +41,18 @@ from worker.config.names import FUSED, HEAD_NORMS, NAMES, around
 from worker.config.rope import RopeDefaults
 
 
-def read_llama_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
-    attention_bias = fields.boolean("attention_bias", False)
+def _read_llama_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **read_decoder(fields, common, Spelling(max_position=2048)),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
+        **read_biases(fields),
         mlp_bias=fields.boolean("mlp_bias", False),
     )
 
 
-LLAMA = DecoderFamily(read=read_llama_config, names=NAMES)
+LLAMA = DecoderFamily(read=_read_llama_config, names=NAMES)
 
 
-def read_seed_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_seed_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **read_decoder(fields, common, Spelling(max_position=524288, head_dim=128)),
         qkv_bias=fields.boolean("attention_bias", True),
@@ -63,7 +61,7 @@ def read_seed_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfi
     )
 
 
-SEED_OSS = DecoderFamily(read=read_seed_oss_config, names=NAMES)
+SEED_OSS = DecoderFamily(read=_read_seed_oss_config, names=NAMES)
 
 
 _ERNIE_SPELLING = Spelling(
@@ -75,27 +73,26 @@ _ERNIE_SPELLING = Spelling(
 )
 
 
-def read_ernie_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_ernie_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values, bias = read_decoder(fields, common, _ERNIE_SPELLING), fields.boolean("use_bias", False)
     return DecoderConfig(**values, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
 
 
-ERNIE = DecoderFamily(read=read_ernie_config, names=NAMES)
+ERNIE = DecoderFamily(read=_read_ernie_config, names=NAMES)
 
 
 _MISTRAL_SPELLING = Spelling(max_position=131072)
 
 
-def read_mistral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+def _read_mistral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. A window that is left out is 4096; null means none. Raises StartupError."""
     values = read_decoder(fields, common, _MISTRAL_SPELLING)
     values["windows"] = (read_window(fields, 4096),) * values["num_layers"]
     return DecoderConfig(**values)
 
 
-def read_ministral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """As read_mistral_config(), where `layer_types` may leave layers without the window."""
+def _read_ministral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """As _read_mistral_config(), where `layer_types` may leave layers without the window."""
     values = read_decoder(fields, common, _MISTRAL_SPELLING)
     window = read_window(fields, 4096)
     kinds = read_kinds(fields, (FULL if window is None else SLIDING,) * values["num_layers"])
@@ -103,46 +100,37 @@ def read_ministral_config(fields: Fields, common: dict[str, Any]) -> DecoderConf
 
 
 _NO_BIASES = {"attention_bias": False, "mlp_bias": False}
-MISTRAL = DecoderFamily(read=read_mistral_config, names=NAMES, only=_NO_BIASES)
-MINISTRAL = DecoderFamily(read=read_ministral_config, names=NAMES, only=_NO_BIASES)
+MISTRAL = DecoderFamily(read=_read_mistral_config, names=NAMES, only=_NO_BIASES)
+MINISTRAL = DecoderFamily(read=_read_ministral_config, names=NAMES, only=_NO_BIASES)
 
 
 _SMOLLM3_SPELLING = Spelling(max_position=32768, tied=True, rope=RopeDefaults(theta=2e6))
 
 
-def read_smollm3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_smollm3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _SMOLLM3_SPELLING)
     num_layers = values["num_layers"]
-    interval = fields.integer("no_rope_layer_interval", 4)
-    rotates = tuple(int((layer + 1) % interval != 0) for layer in range(num_layers))
-    if fields.has("no_rope_layers"):
-        rotates = fields.integers("no_rope_layers", least=0)
-    if len(rotates) < num_layers or not set(rotates) <= {0, 1}:
-        raise fields.wrong("no_rope_layers", "must have a 0 or a 1 for each hidden layer")
+    rotates = read_rotated_layers(fields, num_layers, fields.has("no_rope_layers"))
     used = fields.boolean("use_sliding_window", False)
     window = fields.integer("sliding_window", most=MOST) if used and fields.has("sliding_window") else None
-    kinds = read_kinds(fields, tuple(FULL if rotates[layer] else SLIDING for layer in range(num_layers)))
-    bias = fields.boolean("attention_bias", False)
-    values["ropes"] = tuple(rope if on else None for rope, on in zip(values["ropes"], rotates, strict=False))
+    kinds = read_kinds(fields, tuple(FULL if on else SLIDING for on in rotates))
+    values["ropes"] = tuple(rope if on else None for rope, on in zip(values["ropes"], rotates, strict=True))
     return DecoderConfig(
         **values | {"windows": windows_of(kinds, window)},
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         mlp_bias=fields.boolean("mlp_bias", False),
     )
 
 
 SMOLLM3 = DecoderFamily(
-    read=read_smollm3_config, names=NAMES, harmless=("sliding_window", "max_window_layers")
+    read=_read_smollm3_config, names=NAMES, harmless=("sliding_window", "max_window_layers")
 )
 
 
 _PHI3_ROPE = RopeDefaults(partial=1.0, original_max_position=4096)
 
 
-def read_phi3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_phi3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     spelling = Spelling(max_position=4096, default_norm_eps=1e-5, rope=_PHI3_ROPE)
     values = read_decoder(fields, common, spelling)
     values["windows"] = (read_window(fields, None),) * values["num_layers"]
@@ -150,7 +138,7 @@ def read_phi3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
 
 
 PHI3 = DecoderFamily(
-    read=read_phi3_config,
+    read=_read_phi3_config,
     names=NAMES | FUSED,
     harmless=("original_max_position_embeddings", "full_attn_mod", "interpolate_factor", "lm_head_bias"),
     only={"attention_bias": False, "mlp_bias": False, "lm_head_bias": False, "full_attn_mod": 1},
@@ -165,8 +153,7 @@ _STABLELM_SPELLING = Spelling(
 )
 
 
-def read_stablelm_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_stablelm_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     parallel = fields.boolean("use_parallel_residual", False)
     return DecoderConfig(
         **read_decoder(fields, common, _STABLELM_SPELLING),
@@ -176,7 +163,7 @@ def read_stablelm_config(fields: Fields, common: dict[str, Any]) -> DecoderConfi
     )
 
 
-STABLELM = DecoderFamily(read=read_stablelm_config, names=NAMES, only={"qk_layernorm": False})
+STABLELM = DecoderFamily(read=_read_stablelm_config, names=NAMES, only={"qk_layernorm": False})
 
 
 _STARCODER2_SPELLING = Spelling(
@@ -188,8 +175,7 @@ _STARCODER2_SPELLING = Spelling(
 )
 
 
-def read_starcoder2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_starcoder2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _STARCODER2_SPELLING)
     bias = fields.boolean("use_bias", True)
     values["windows"] = (read_window(fields, None),) * values["num_layers"]
@@ -199,7 +185,7 @@ def read_starcoder2_config(fields: Fields, common: dict[str, Any]) -> DecoderCon
 
 
 STARCODER2 = DecoderFamily(
-    read=read_starcoder2_config,
+    read=_read_starcoder2_config,
     names=NAMES
     | {
         "blocks.{layer}.mlp.up": ("model.layers.{layer}.mlp.c_fc",),
@@ -218,8 +204,7 @@ _GLM_SPELLING = Spelling(
 )
 
 
-def read_glm4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_glm4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _GLM_SPELLING)
     return DecoderConfig(
         **values, norm_place=NormPlace.AROUND, qkv_bias=fields.boolean("attention_bias", True)
@@ -228,18 +213,17 @@ def read_glm4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
 
 _GLM_NAMES = NAMES | {"blocks.{layer}.mlp.gate_up": FUSED["blocks.{layer}.mlp.gate_up"]}
 GLM4 = DecoderFamily(
-    read=read_glm4_config,
+    read=_read_glm4_config,
     names=_GLM_NAMES | around("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
 )
 
 
-def read_glm_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_glm_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _GLM_SPELLING)
     return DecoderConfig(**values, qkv_bias=fields.boolean("attention_bias", True))
 
 
-GLM = DecoderFamily(read=read_glm_config, names=_GLM_NAMES)
+GLM = DecoderFamily(read=_read_glm_config, names=_GLM_NAMES)
 
 
 def read_qwen_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
@@ -249,25 +233,22 @@ def read_qwen_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]
     return windows_of(kinds, read_used_window(fields))
 
 
-def read_qwen2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_qwen2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, Spelling(max_position=32768))
     values["windows"] = read_qwen_windows(fields, values["num_layers"])
     return DecoderConfig(**values, qkv_bias=True)
 
 
-def read_qwen3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_qwen3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, Spelling(max_position=32768, head_dim=128))
     values["windows"] = read_qwen_windows(fields, values["num_layers"])
-    bias = fields.boolean("attention_bias", False)
-    return DecoderConfig(**values, qkv_bias=bias, output_bias=bias, head_norms=HeadNormKind.PER_HEAD)
+    return DecoderConfig(**values, **read_biases(fields), head_norms=HeadNormKind.PER_HEAD)
 
 
 QWEN2 = DecoderFamily(
-    read=read_qwen2_config,
+    read=_read_qwen2_config,
     names=NAMES,
     harmless=("attention_bias",),
     only={"use_mrope": False, "mlp_bias": False},
 )
-QWEN3 = DecoderFamily(read=read_qwen3_config, names=NAMES | HEAD_NORMS, only={"mlp_bias": False})
+QWEN3 = DecoderFamily(read=_read_qwen3_config, names=NAMES | HEAD_NORMS, only={"mlp_bias": False})

@@ -16,6 +16,7 @@ from worker.config.decoder import (
     NormKind,
     NormPlace,
     Spelling,
+    read_biases,
     read_kinds,
     read_sizes,
     windows_of,
@@ -42,8 +43,7 @@ _MODERN_BERT = Spelling(
 _THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
-def read_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
     values = read_sizes(fields, common, _BERT)
     return EncoderConfig(
         **values,
@@ -59,28 +59,24 @@ def read_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
     )
 
 
-def read_roberta_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
-    """Reads config.json. Raises StartupError."""
-    config = read_bert_config(fields, common)
+def _read_roberta_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
+    config = _read_bert_config(fields, common)
     offset = fields.integer("pad_token_id", 1, least=0) + 1
     if offset >= config.max_position:
         raise fields.wrong("max_position_embeddings", f"must be more than {offset}, where positions begin")
     return replace(config, max_position=config.max_position - offset, position_offset=offset)
 
 
-def read_modern_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_modern_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
     values = read_sizes(fields, common, _MODERN_BERT)
     period = fields.integer("global_attn_every_n_layers", 3)
     kinds = read_kinds(fields, [SLIDING if layer % period else FULL for layer in range(values["num_layers"])])
-    bias = fields.boolean("attention_bias", False)
     window = fields.integer("local_attention", 128) // 2 + 1  # of each side, the token itself included
     has_norm_bias = fields.boolean("norm_bias", False)
     return EncoderConfig(
         **values | {"windows": windows_of(kinds, window)},
         ropes=tuple(map(_read_ropes(fields, values).__getitem__, kinds)),
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         mlp_bias=fields.boolean("mlp_bias", False),
         first_norm=False,
         norm_kind=NormKind.LAYER if has_norm_bias else NormKind.LAYER_WITHOUT_BIAS,
@@ -131,10 +127,10 @@ def _family(
     )
 
 
-BERT = _family("bert", read_bert_config, "cls.predictions")
-ROBERTA = _family("roberta", read_roberta_config, "lm_head")
+BERT = _family("bert", _read_bert_config, "cls.predictions")
+ROBERTA = _family("roberta", _read_roberta_config, "lm_head")
 MODERN_BERT = DecoderFamily(
-    read=read_modern_bert_config,
+    read=_read_modern_bert_config,
     names={
         "embedding": ("model.embeddings.tok_embeddings",),
         "embedding_norm": ("model.embeddings.norm",),

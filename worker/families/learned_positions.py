@@ -36,8 +36,7 @@ def _read_sizes(
     }
 
 
-def read_gpt2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json, which has names of its own for everything. Raises StartupError."""
+def _read_gpt2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     sizes = _read_sizes(fields, common, "n_embd", "n_head", "n_layer")
     if fields.boolean("add_cross_attention", False):
         raise fields.wrong("add_cross_attention", "cross-attention is not supported")
@@ -59,7 +58,7 @@ def read_gpt2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
 
 _GPT2_LAYER = "transformer.h.{layer}"
 GPT2 = DecoderFamily(
-    read=read_gpt2_config,
+    read=_read_gpt2_config,
     names={
         "embedding": ("transformer.wte",),
         "positions": ("transformer.wpe",),
@@ -83,8 +82,7 @@ GPT2 = DecoderFamily(
 )
 
 
-def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
     sizes = _read_sizes(fields, common, "hidden_size", "num_attention_heads", "num_hidden_layers")
     norm_first, bias = fields.boolean("do_layer_norm_before", True), fields.boolean("enable_bias", True)
     affine = fields.boolean("layer_norm_elementwise_affine", True)
@@ -107,7 +105,7 @@ def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
 
 _OPT, _OPT_LAYER = "model.decoder", "model.decoder.layers.{layer}"
 OPT = DecoderFamily(
-    read=read_opt_config,
+    read=_read_opt_config,
     names={
         "embedding": (f"{_OPT}.embed_tokens",),
         "project_in": (f"{_OPT}.project_in",),

@@ -21,14 +21,15 @@ from worker.config.decoder import (
     HeadNormKind,
     MambaConfig,
     Spelling,
+    read_biases,
     read_decoder,
 )
-from worker.config.experts import ExpertsConfig, has_experts, read_routing, sparse_layers
+from worker.config.experts import has_experts
 from worker.config.hf_config import Fields
-from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, beside_images, shared_names
+from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, beside_images
 from worker.config.rope import RopeDefaults
 from worker.config.states import MAMBA_HARMLESS, MAMBA_NAMES, read_deltas, read_mamba, read_mambas
-from worker.families.experts.qwen_moe import UNUSED_GATE
+from worker.families.experts.qwen_moe import GATED_SHARED, UNUSED_GATE, read_sparse
 
 _LAYER = "model.layers.{layer}"
 _PART = 0.5
@@ -36,22 +37,19 @@ _BAMBA_SPELLING = Spelling(max_position=262144, default_norm_eps=1e-5, rope=Rope
 _BAMBA_MLP = f"{_LAYER}.feed_forward"
 
 
-def read_bamba_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_bamba_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _BAMBA_SPELLING)
     attending = _read_attending(fields, values["num_layers"])
     scans = [layer not in attending for layer in range(values["num_layers"])]
-    bias = fields.boolean("attention_bias", False)
     fields.expect("attn_rotary_emb", int(_PART * values["head_dim"]))
     return DecoderConfig(
         **values
         | {
             "mambas": read_mambas(fields, values["hidden_size"], scans),
             "ropes": tuple(None if scan else rope for rope, scan in zip(values["ropes"], scans, strict=True)),
-            "qkv_bias": bias,
-            "output_bias": bias,
             "mlp_bias": fields.boolean("mlp_bias", False),
-        }
+        },
+        **read_biases(fields),
     )
 
 
@@ -65,7 +63,7 @@ def _read_attending(fields: Fields, num_layers: int) -> tuple[int, ...]:
 
 
 BAMBA = DecoderFamily(
-    read=read_bamba_config,
+    read=_read_bamba_config,
     names=NAMES
     | MAMBA_NAMES
     | {
@@ -84,8 +82,7 @@ _GATE, _DOWN = 0, 1
 """Of `mlp_multipliers`."""
 
 
-def read_falcon_h1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_falcon_h1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _SPELLING)
     of_mlp = _factors(fields, "mlp_multipliers", 2)
     into, scan_out = fields.number("attention_in_multiplier", 1.0), fields.number("ssm_out_multiplier", 1.0)
@@ -138,7 +135,7 @@ _PARTS = {
     if ".attention." in path
 } | {path.replace("attention.", "attention.mamba."): modules for path, modules in MAMBA_NAMES.items()}
 FALCON_H1 = DecoderFamily(
-    read=read_falcon_h1_config,
+    read=_read_falcon_h1_config,
     names={path: modules for path, modules in NAMES.items() if ".attention." not in path}
     | _PARTS
     | {
@@ -186,50 +183,29 @@ def read_hybrid(
     Raises StartupError."""
     values = read_decoder(fields, common, spelling)
     deltas = read_deltas(fields, values["num_layers"], grouped)
-    bias = fields.boolean("attention_bias", False)
     ropes = zip(deltas, values["ropes"], strict=True)
     return values | {
+        **read_biases(fields),
         "deltas": deltas,
         "ropes": tuple(rope if delta is None else None for delta, rope in ropes),
         "attention_gate": True,
         "norm_offset": 1.0,
         "head_norms": HeadNormKind.PER_HEAD,
-        "qkv_bias": bias,
-        "output_bias": bias,
     }
 
 
-def read_experts(
-    fields: Fields, num_layers: int, chosen: int, normalized: bool
-) -> tuple[ExpertsConfig | None, ...]:
-    """Returns the experts of each layer. chosen: for files that do not say. Raises StartupError."""
-    shared_size = fields.integer("shared_expert_intermediate_size", 512, least=0)
-    config = ExpertsConfig(
-        routing=read_routing(fields, "num_experts", "num_experts_per_tok", chosen, normalized=normalized),
-        intermediate_size=fields.integer("moe_intermediate_size", 512),
-        shared_size=shared_size,
-        shared_gate=shared_size > 0,
-    )
-    return tuple(config if sparse else None for sparse in sparse_layers(fields, num_layers))
-
-
-def read_qwen3_next_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_qwen3_next_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_hybrid(fields, common, grouped=True)
     if not has_experts(fields):
         return DecoderConfig(**values)
     normalized = fields.boolean("norm_topk_prob", True)
-    return DecoderConfig(**values, experts=read_experts(fields, values["num_layers"], 10, normalized))
+    experts = read_sparse(fields, values["num_layers"], 10, normalized, size=512, shared_size=512)
+    return DecoderConfig(**values, experts=experts)
 
 
-_EXPERT_NAMES = (
-    EXPERTS
-    | shared_names("mlp.shared_expert")
-    | {"blocks.{layer}.mlp.shared_gate": (f"{_LAYER}.mlp.shared_expert_gate",)}
-)
 QWEN3_NEXT = DecoderFamily(
-    read=read_qwen3_next_config,
-    names=delta_names("in_proj_qkvz", "in_proj_ba") | _EXPERT_NAMES,
+    read=_read_qwen3_next_config,
+    names=delta_names("in_proj_qkvz", "in_proj_ba") | EXPERTS | GATED_SHARED,
     other_names=STACKED,
     unused=rf"lm_head\.weight|{UNUSED_GATE}|{_MTP}",
     harmless=_QWEN_HARMLESS,
@@ -237,16 +213,14 @@ QWEN3_NEXT = DecoderFamily(
 )
 
 
-def read_qwen3_5_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_qwen3_5_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(**read_hybrid(fields, common, grouped=False))
 
 
-def read_qwen3_5_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_qwen3_5_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     spelling = replace(_QWEN_SPELLING, intermediate_size="moe_intermediate_size")
     values = read_hybrid(fields, common, grouped=False, spelling=spelling)
-    experts = read_experts(fields, values["num_layers"], 8, normalized=True)
+    experts = read_sparse(fields, values["num_layers"], 8, normalized=True, size=512, shared_size=512)
     return DecoderConfig(**values, experts=experts)
 
 
@@ -255,15 +229,15 @@ _UNUSED_3_5 = rf"lm_head\.weight|model\.visual\..*|{UNUSED_GATE}|{_MTP}"
 _ONLY_3_5 = _QWEN_ONLY | {"attn_output_gate": True, "mamba_ssm_dtype": "float32"}
 _HARMLESS_3_5 = (*_QWEN_HARMLESS, "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
 QWEN3_5 = DecoderFamily(
-    read=read_qwen3_5_config,
+    read=_read_qwen3_5_config,
     names=_NAMES_3_5,
     unused=_UNUSED_3_5,
     harmless=(*_HARMLESS_3_5, "mlp_only_layers"),  # no layer has experts
     only=_ONLY_3_5,
 )
 QWEN3_5_MOE = DecoderFamily(
-    read=read_qwen3_5_moe_config,
-    names=_NAMES_3_5 | _EXPERT_NAMES,
+    read=_read_qwen3_5_moe_config,
+    names=_NAMES_3_5 | EXPERTS | GATED_SHARED,
     other_names=STACKED,
     unused=_UNUSED_3_5,
     harmless=(*_HARMLESS_3_5, "intermediate_size"),  # of no layer

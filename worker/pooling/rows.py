@@ -109,7 +109,6 @@ class PoolRows:
         require(source_row not in self._rows, f"row {source_row} pools and is forked")
 
     def remove_row(self, row: int) -> None:
-        """Ends a row."""
         self._rows.pop(row, None)
 
     def all_in(self, rows: Integers) -> bool:

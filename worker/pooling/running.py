@@ -38,7 +38,6 @@ class RunningAll:
         self._parts: list[Floats] = []
 
     def add(self, states: Floats) -> None:
-        """Adds the next states of the row [N, E]."""
         self._parts.append(states)
 
     def value(self) -> Floats:

@@ -210,11 +210,9 @@ class SharedLookupDrafter(RowDrafter):
         self._texts: OrderedDict[str, SharedTexts] = OrderedDict()
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row."""
         self._tenants[row] = new.tenant
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """Begins a row as a copy of another."""
         self._tenants[row] = self._tenants[source_row]
 
     def remove_row(self, row: int) -> None:

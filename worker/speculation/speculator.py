@@ -94,7 +94,6 @@ class Speculator:
         self._beams: set[int] = set()
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row."""
         if new.num_beam_candidates:
             self._beams.add(row)
 
@@ -104,7 +103,6 @@ class Speculator:
             self._beams.add(row)
 
     def remove_row(self, row: int) -> None:
-        """Ends a row."""
         self._beams.discard(row)
         self._sources.remove_row(row)
 

@@ -42,7 +42,6 @@ class BeamRows:
         self._set(row, int(self._counts[source_row]))
 
     def remove_row(self, row: int) -> None:
-        """Ends a row."""
         self._set(row, 0)
 
     def _set(self, row: int, count: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from kernels.api import StepBatch
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Step, ValueByRow
 from worker.step.rows import PlanError, column, require
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -23,16 +23,16 @@ class _Values:
     values: torch.Tensor  # [N, E]
 
 
-class EmbeddingRows:
-    """The values of each row. A worker.step.plan_reader.RowFeature."""
+class EmbeddingRows(ValueByRow[_Values]):
+    """The values of each row."""
 
     def __init__(
         self, dtype: torch.dtype, virtual_tokens: Callable[[bytes], torch.Tensor | None] = lambda digest: None
     ) -> None:
         """dtype: of the model, to which values are rounded. virtual_tokens: returns those [n, E] of an
         adapter, in this dtype, by its digest; None: it is not loaded, or has none."""
+        super().__init__()
         self._dtype, self._virtual_tokens = dtype, virtual_tokens
-        self._by_row: dict[int, _Values] = {}
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
@@ -61,15 +61,6 @@ class EmbeddingRows:
             raise PlanError(f"row {row} has an adapter of {count} virtual tokens, which is not loaded")
         require(count < prompt_len, f"row {row} has virtual tokens alone")
         return _Values(np.arange(count, dtype=np.int64), found)
-
-    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """Begins a row as a copy of another."""
-        if source_row in self._by_row:
-            self._by_row[row] = self._by_row[source_row]
-
-    def remove_row(self, row: int) -> None:
-        """Ends a row."""
-        self._by_row.pop(row, None)
 
     def forget(self, step: Step) -> None:
         """Drops the values of rows that a step goes on behind. To be called before the step, and not for

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ NO_TOKEN_COLUMN = 0xFFFFFFFF
 """In StepResult.token_ids: the row has no token."""
 
 _NOTHING = np.empty(0, np.int64)
+T = TypeVar("T")
 
 PlanCheck = Callable[[int, int, int], tuple[int, int, bool] | None]
 """Called with the address of a step's columns, R and A. Returns its Measures; None: it does not fit the
@@ -35,15 +36,11 @@ class RowFeature(Protocol):
         """Ends a row."""
 
 
-class RowStops:
-    """The tokens that may end each row. A RowFeature."""
+class ValueByRow(RowFeature, Generic[T]):
+    """A value of some rows: a fork has that of its source."""
 
     def __init__(self) -> None:
-        self._by_row: dict[int, frozenset[int]] = {}
-
-    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        if new.stop_token_ids:
-            self._by_row[row] = frozenset(new.stop_token_ids)
+        self._by_row: dict[int, T] = {}
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         if source_row in self._by_row:
@@ -52,22 +49,24 @@ class RowStops:
     def remove_row(self, row: int) -> None:
         self._by_row.pop(row, None)
 
+
+class RowStops(ValueByRow[frozenset[int]]):
+    """The tokens that may end each row."""
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        if new.stop_token_ids:
+            self._by_row[row] = frozenset(new.stop_token_ids)
+
     def may_end(self, row: int, token: int) -> bool:
         """Whether a row ends with this token if it is long enough."""
         return token in self._by_row.get(row, ())
 
 
-class NoAdapters:
-    """Refuses rows with adapters, where none can be loaded. A RowFeature."""
+class NoAdapters(ValueByRow[None]):
+    """Refuses rows with adapters, where none can be loaded."""
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         require(not new.HasField("adapter"), f"row {row} has an adapter, and none can be loaded")
-
-    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        pass
-
-    def remove_row(self, row: int) -> None:
-        pass
 
 
 class DraftedStep(Protocol):

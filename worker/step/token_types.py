@@ -6,28 +6,18 @@ import torch
 from kernels.api import StepBatch
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Step, ValueByRow
 from worker.step.rows import require
 
 
-class TokenTypeRows:
-    """Where the second text of each row begins. A worker.step.plan_reader.RowFeature."""
-
-    def __init__(self) -> None:
-        self._by_row: dict[int, int] = {}
+class TokenTypeRows(ValueByRow[int]):
+    """Where the second text of each row begins."""
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
         if new.pooling.second_text:
             require(new.pooling.second_text < len(prompt_ids), f"row {row} has no second text")
             self._by_row[row] = new.pooling.second_text
-
-    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """Does nothing: rows that pool are not forked."""
-
-    def remove_row(self, row: int) -> None:
-        """Ends a row."""
-        self._by_row.pop(row, None)
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
         """Returns the batch of a step with the types of its tokens, if one of them may have the type 1."""

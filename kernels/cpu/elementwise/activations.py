@@ -21,8 +21,7 @@ from kernels.cpu.elementwise.elements import Element, by_dtype
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
     ClampedSwigluRecord,
-    GatedGeluRecord,
-    GatedSiluRecord,
+    GatedActivationRecord,
 )
 from kernels.cpu.isa.exp import precise_exp
 from kernels.cpu.isa.simd import fma, select
@@ -72,43 +71,45 @@ def activation(
             element.store_first(out + at, _activated(element, linear, cubic, loaded), left)
 
 
-@by_dtype
-def gated_silu(
-    element: Static[Element], record: GatedSiluRecord, first: int, count: int, thread: int
+def _opened(
+    element: Static[Element], silu: Static[bool], record: GatedActivationRecord, gate: f32x16
+) -> f32x16:
+    """Returns what values of the gate become."""
+    if silu:
+        scaled = gate * record.factor
+        y = element.times_sigmoid(scaled, scaled)
+    elif record.exact:
+        y = _gelu(gate)
+    else:
+        y = _activated(element, _LINEAR, _CUBIC, gate)
+    return y
+
+
+def _gated(
+    element: Static[Element],
+    silu: Static[bool],
+    record: GatedActivationRecord,
+    first: int,
+    count: int,
+    thread: int,
 ) -> None:
-    """Computes silu(factor * gate) * up of rows first .. first + count - 1."""
+    """Computes silu(factor * gate) * up of rows first .. first + count - 1, or gelu_new(gate) * up, or
+    gelu(gate) * up."""
     size, rest = element.size * record.width, record.width % 16
     for row in range(first, first + count):
         gate, out = record.gate_up + 2 * size * row, record.out + size * row
         for i in range(0, record.width - 15, 16):
             at = element.size * i
-            x = element.load(gate + at) * record.factor
-            element.store(out + at, element.times_sigmoid(x, x) * element.load(gate + size + at))
+            opened = _opened(element, silu, record, element.load(gate + at))
+            element.store(out + at, opened * element.load(gate + size + at))
         if rest:
             at = element.size * (record.width - rest)
-            x, up = element.load_first(gate + at, rest), element.load_first(gate + size + at, rest)
-            x = x * record.factor
-            element.store_first(out + at, element.times_sigmoid(x, x) * up, rest)
+            opened = _opened(element, silu, record, element.load_first(gate + at, rest))
+            element.store_first(out + at, opened * element.load_first(gate + size + at, rest), rest)
 
 
-@by_dtype
-def gated_gelu(
-    element: Static[Element], record: GatedGeluRecord, first: int, count: int, thread: int
-) -> None:
-    """Computes gelu_new(gate) * up of rows first .. first + count - 1, or gelu(gate) * up."""
-    size, rest = element.size * record.width, record.width % 16
-    for row in range(first, first + count):
-        gate, out = record.gate_up + 2 * size * row, record.out + size * row
-        for i in range(0, record.width - 15, 16):
-            at = element.size * i
-            x = element.load(gate + at)
-            activated = _gelu(x) if record.exact else _activated(element, _LINEAR, _CUBIC, x)
-            element.store(out + at, activated * element.load(gate + size + at))
-        if rest:
-            at = element.size * (record.width - rest)
-            x = element.load_first(gate + at, rest)
-            activated = _gelu(x) if record.exact else _activated(element, _LINEAR, _CUBIC, x)
-            element.store_first(out + at, activated * element.load_first(gate + size + at, rest), rest)
+gated_silu = by_dtype(_gated, True, suffix="_silu")
+gated_gelu = by_dtype(_gated, False, suffix="_gelu")
 
 
 @by_dtype

@@ -84,9 +84,10 @@ class Operations(NamedTuple, Generic[OwnRecord]):
         return self.float32 if dtype.itemsize == FLOAT32.size else self.bfloat16
 
 
-def by_dtype(kernel: Callable[[Any, OwnRecord, int, int, int], None]) -> Operations[OwnRecord]:
-    """Decorates the operation (element, record, first, count, thread), whose element is Static; see
-    kernels.cpu.compiler.cache.operation."""
+def by_dtype(kernel: Callable[..., None], *statics: Any, suffix: str = "") -> Operations[Any]:
+    """Decorates the operation (element, *statics, record, first, count, thread), whose element is Static; see
+    kernels.cpu.compiler.cache.operation. suffix: of the names, where one kernel is several operations."""
     return Operations(
-        operation_for(kernel, BFLOAT16, suffix="_bfloat16"), operation_for(kernel, FLOAT32, suffix="_float32")
+        operation_for(kernel, BFLOAT16, *statics, suffix=f"{suffix}_bfloat16"),
+        operation_for(kernel, FLOAT32, *statics, suffix=f"{suffix}_float32"),
     )

@@ -27,22 +27,13 @@ class NormRecord(OperationRecord):
 
 
 @record
-class GatedSiluRecord(OperationRecord):
-    """kernels.cpu.elementwise.activations.gated_silu."""
+class GatedActivationRecord(OperationRecord):
+    """kernels.cpu.elementwise.activations.gated_silu and gated_gelu."""
 
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
     width: i64
-    factor: f32  # of the gate
-
-
-@record
-class GatedGeluRecord(OperationRecord):
-    """kernels.cpu.elementwise.activations.gated_gelu."""
-
-    gate_up: Address  # [rows, 2 * width] bfloat16
-    out: Address  # [rows, width] bfloat16
-    width: i64
+    factor: f32 = 0  # of the gate, with silu
     exact: i64 = 0  # 1: gelu, not gelu_new
 
 

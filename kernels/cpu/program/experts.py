@@ -10,10 +10,9 @@ import torch
 
 from kernels.batch import InputBatch
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.experts.records import DispatchRecord, Group, GroupedRecord, Segment, WeighRecord
+from kernels.cpu.experts.records import DispatchRecord, Group, GroupedRecord, Segment
 from kernels.cpu.program.program import ROWS, CannotRecord, Records
 from kernels.cpu.program.writer import ProgramWriter
-from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import FIELDS_BYTES
 
 
@@ -95,20 +94,6 @@ class RecordedOrder:
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Puts x of each pair's token. x: [M, E]. Returns [M * k, E]."""
         return self._ops.gather(x, self.tokens, self._top_k)
-
-    def weigh(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Puts x of each pair's token times the pair's weight. weights: [M, k]. Returns [M * k, E]."""
-        out, width = self._pairs(x.shape[1], x.dtype), x.shape[1]
-        record = WeighRecord(
-            x=x.data_ptr(),
-            weights=weights.data_ptr(),
-            places=self.places.data_ptr(),
-            out=out.data_ptr(),
-            width=width,
-            top_k=self._top_k,
-        )
-        self._ops.run(self._ops.experts.weigh, len(out), record, row_grain(width))
-        return out
 
     def product(self, weights: Any, x: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Puts the products of all chosen experts. weights: ExpertMatrices. x: [M * k, in] by pair. Returns

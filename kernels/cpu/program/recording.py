@@ -317,9 +317,6 @@ class RecordingOps(ProgramWriter):
             self.adapt_pairs(out, x, weights.number, order, product)
         return out
 
-    def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: RecordedOrder) -> torch.Tensor:
-        return order.weigh(x, weights)
-
     def choose(
         self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, most_logits: int
     ) -> None:

@@ -102,14 +102,22 @@ def weigh(x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch
     return out
 
 
+def or_ones(weights: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
+    """Returns the weights of pairs [T, k]."""
+    if weights is not None:
+        return weights
+    return torch.ones(places.shape, dtype=torch.float32, device=places.device)
+
+
 def combine(
     y: torch.Tensor,
-    weights: torch.Tensor,
+    weights: torch.Tensor | None,
     places: torch.Tensor,
     shared: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Returns [T, E], of y's dtype."""
+    """Returns [T, E], of y's dtype. weights: None stands for ones."""
+    weights = or_ones(weights, places)
     total = y[places[:, 0]].float() * weights[:, :1]
     for j in range(1, weights.shape[1]):
         total = total + y[places[:, j]].float() * weights[:, j : j + 1]

@@ -15,7 +15,6 @@ operation. A value's result does not depend on what else is in the tensor. Bytes
 writes I values per token; a fused kernel reads gate_up once.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -50,8 +49,8 @@ PIECE = 128
 """Values that torch is given a multiple of, per thread."""
 
 
-def _apply(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Computes an activation with torch such that a value's bits do not depend on its place. [T, I].
+def activation(x: torch.Tensor, name: str) -> torch.Tensor:
+    """[T, I] -> [T, I], such that a value's bits do not depend on its place.
 
     On a CPU torch computes whole vectors by one formula and what is left of a thread's share by another one,
     which rounds differently. With shares that are multiples of the vector width nothing is left.
@@ -64,37 +63,10 @@ def _apply(name: str, x: torch.Tensor) -> torch.Tensor:
     return result[: flat.numel()].view(x.shape)
 
 
-def activation_reference(x: torch.Tensor, name: str) -> torch.Tensor:
-    """The formula, in float32 or wider. [T, I] -> [T, I]."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    if name in ("silu", "swish"):
-        result = wide / (1 + torch.exp(-wide))
-    elif name == "gelu":
-        result = wide * (1 + torch.erf(wide / math.sqrt(2))) / 2
-    elif name == "quick_gelu":
-        result = wide / (1 + torch.exp(-1.702 * wide))
-    elif name == "relu":
-        result = wide.clamp(min=0)
-    else:
-        result = wide * (1 + torch.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))) / 2
-    return result.to(x.dtype)
-
-
-def activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """[T, I] -> [T, I]."""
-    return _apply(name, x)
-
-
-def gated_activation_reference(gate_up: torch.Tensor, name: str) -> torch.Tensor:
-    """The formula. [T, 2 * I] -> [T, I]."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return activation_reference(gate, name) * up
-
-
 def gated_activation(gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
     """[T, 2 * I] -> [T, I]. factor: of the gate."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return _apply(name, gate if factor == 1 else gate * factor) * up
+    return activation(gate if factor == 1 else gate * factor, name) * up
 
 
 def clamped_swiglu(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:

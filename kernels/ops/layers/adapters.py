@@ -15,12 +15,10 @@ The lookup of embeddings is a layer whose x is 1 at the token's id: t[j] = a[j, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-
-from kernels.ops.experts.dispatch import Dispatch
 
 MAX_RANK = 256
 
@@ -133,19 +131,21 @@ class DeviceAdapters(StepAdapters):
         return cls(tokens, tiles[:, 0], (), tiles, spans, parts)
 
 
-def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) -> torch.Tensor:
+def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None) -> torch.Tensor:
     """Adds to the rows of y [T, N] what their adapters make of x [T, K], in place, and returns y. layer: its
-    number."""
+    number in Ops.pack_adapter(). adapters: None: no token has one."""
+    if adapters is None:
+        return y
     for layers, tokens in _by_adapter(adapters):
         _add(y, x, tokens, layers[layer])
     return y
 
 
 def adapt_embeddings(
-    y: torch.Tensor, token_ids: torch.Tensor, layer: int, adapters: StepAdapters
+    y: torch.Tensor, token_ids: torch.Tensor, layer: int, adapters: StepAdapters, vocab_size: int
 ) -> torch.Tensor:
-    """Adds to y [T, E], rows of a table, what their adapters have for the ids [T] int64, in place, and
-    returns y. layer: number of the lookup."""
+    """Adds to y [T, E], contiguous rows of a table, what their adapters have for the ids [T] int64, in place,
+    and returns y. layer: number of the lookup. vocab_size: of the table; ids are below it."""
     for layers, tokens in _by_adapter(adapters):
         for a, b, scale, column in layers[layer]:
             _expand(y, a.float()[:, token_ids[tokens]].T * scale, tokens, b, column)
@@ -153,10 +153,11 @@ def adapt_embeddings(
 
 
 def adapt_experts(
-    y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Dispatch
+    y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
 ) -> torch.Tensor:
     """Adds to y [P, N], the products of pairs of tokens and experts, what the tokens' adapters make of x
-    [P, K], in place, and returns y. layer: number of the first expert, behind which are the others'."""
+    [P, K], in place, and returns y. layer: number of the first expert, behind which are the others'. order:
+    of Ops.sort_by_expert(); here a Dispatch."""
     for layers, tokens in _by_adapter(adapters):
         pairs, experts = order.places[tokens].flatten(), order.experts[tokens].flatten()
         for expert in set(experts.tolist()):

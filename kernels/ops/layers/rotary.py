@@ -14,15 +14,6 @@ Bytes moved: x read once and written once; cos and sin are shared by all heads a
 import torch
 
 
-def rotary_reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """The formula, half by half. [T, N, D] -> [T, N, D]."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half].to(cos.dtype), x[..., half:].to(cos.dtype)
-    cosine, sine = cos[:, None, half:], sin[:, None, half:]
-    rotated = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-    return rotated.to(x.dtype)
-
-
 def rotary(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None
 ) -> torch.Tensor:

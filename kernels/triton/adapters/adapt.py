@@ -323,11 +323,11 @@ def _tiles_of(adapters: StepAdapters, layer: int, layers: int = 1) -> _Tiles:
 
 
 def adapt(
-    y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, splits: bool | None = None
+    y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None, splits: bool | None = None
 ) -> torch.Tensor:
-    """Adds to the rows of y [T, N] what their adapters make of x [T, K], in place, and returns y. layer: its
-    number. splits: whether a program sums one range, which changes no bit; None: where there are few."""
-    return _adapt(y, x, _tiles_of(adapters, layer), splits)
+    """Computes kernels.ops.layers.adapters. splits: whether a program sums one range, which changes no bit;
+    None: where there are few."""
+    return y if adapters is None else _adapt(y, x, _tiles_of(adapters, layer), splits)
 
 
 def adapt_heads(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) -> torch.Tensor:

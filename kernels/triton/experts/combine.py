@@ -15,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.ops.experts.dispatch import or_ones
+
 BLOCK = 1024
 """Values of a program: 8 per thread, a load of 16 bytes at two bytes a value."""
 
@@ -79,13 +81,13 @@ def _combine_kernel(
 
 def combine(
     y: torch.Tensor,
-    weights: torch.Tensor,
+    weights: torch.Tensor | None,
     places: torch.Tensor,
     shared: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Returns [T, E]."""
-    (tokens, top_k), width = weights.shape, y.shape[1]
+    """Returns [T, E]. weights: None stands for ones."""
+    (tokens, top_k), width, weights = places.shape, y.shape[1], or_ones(weights, places)
     assert y.is_contiguous() and weights.is_contiguous() and places.is_contiguous()
     assert (shared is None or shared.is_contiguous()) and (gate is None or gate.is_contiguous())
     out = torch.empty((tokens, width), dtype=y.dtype, device=y.device)

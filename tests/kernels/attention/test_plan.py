@@ -5,8 +5,8 @@ import torch
 from kernels.attention.kv_cache_spec import AttentionSpec
 from kernels.attention.plan import Rotation, rotated_heads
 from kernels.ops.layers.norms import rms_norm_reference
-from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.attention.norms import norm
+from tests.kernels.references.layers import rotary_reference
 from tests.kernels.tolerances import random
 
 TOKENS, HEADS, KV_HEADS, HEAD_DIM = 5, 6, 2, 8

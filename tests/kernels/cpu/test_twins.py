@@ -54,18 +54,8 @@ def clamped_swiglu(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor
 
 
 def weigh(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
-    from kernels.cpu.experts.records import WeighRecord
-
-    x, weights, out = (
-        normal(dtype, ROWS, width),
-        random(ROWS, 2, dtype=F32),
-        torch.zeros(6, width, dtype=dtype),
-    )
-    places = torch.tensor([[5, 0], [1, 4], [2, 3]])
-    addresses = {"x": x, "weights": weights, "places": places, "out": out}
-    record = WeighRecord(**{name: each.data_ptr() for name, each in addresses.items()}, width=width, top_k=2)
-    kernels.team.run_one(kernels.experts.weigh, 6, record, 1)
-    return out
+    x, weights = normal(dtype, ROWS, width), random(ROWS, 2, dtype=F32)
+    return kernels.weigh(x, weights, torch.tensor([[5, 0], [1, 4], [2, 3]]))
 
 
 def combine(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:

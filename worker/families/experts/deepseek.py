@@ -18,6 +18,7 @@ from worker.config.decoder import (
     HeadNormKind,
     LatentConfig,
     Spelling,
+    read_biases,
     read_decoder,
     read_kinds,
     read_sizes,
@@ -57,14 +58,13 @@ def read_latent_decoder(
     values = read_sizes(fields, common, replace(spelling, head_dim=latent.rotary_dim))
     trained = values["max_position"]
     rope = read_rope(fields, trained, latent.rotary_dim, RopeDefaults(interleaved=interleaved))
-    bias = fields.boolean("attention_bias", False)
     return values | {
         "latent": latent,
         "num_kv_heads": 1,
         "ropes": (rope,) * values["num_layers"],
         "max_position": scaled_max_position(rope, trained),
         "attention_scale": _attention_scale(fields, latent, rope.kind),
-        "output_bias": bias,
+        "output_bias": fields.boolean("attention_bias", False),
     }
 
 
@@ -90,8 +90,7 @@ LayerExperts = tuple[ExpertsConfig | None, ...]
 _DENSE, _SPARSE = "dense", "sparse"
 
 
-def read_deepseek_v2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_deepseek_v2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_latent_decoder(fields, common, Spelling(max_position=2048), interleaved=True)
     method = fields.text("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
@@ -113,16 +112,14 @@ def read_deepseek_v2_config(fields: Fields, common: dict[str, Any]) -> DecoderCo
     return DecoderConfig(**values, experts=_behind_dense(fields, values["num_layers"], 0, experts))
 
 
-def read_deepseek_v3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_deepseek_v3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     interleaved = fields.boolean("rope_interleave", True)
     values = read_latent_decoder(fields, common, Spelling(max_position=4096), interleaved)
     experts = _corrected_experts(fields, 2048, groups=(8, 4), scale=2.5)
     return DecoderConfig(**values, experts=_behind_dense(fields, values["num_layers"], 3, experts))
 
 
-def read_glm4_moe_lite_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_glm4_moe_lite_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     interleaved = fields.boolean("rope_interleave", True)
     spelling = Spelling(max_position=202752, default_norm_eps=1e-5)
     values = read_latent_decoder(fields, common, spelling, interleaved)
@@ -163,56 +160,53 @@ def _corrected_experts(
 _SHARED = NAMES | LATENT | shared_names("mlp.shared_experts")
 _ROUTED = expert_names("mlp", "gate", "gate_proj", "up_proj", "down_proj", "gate.e_score_correction_bias")
 _CORRECTED = _SHARED | _ROUTED
-_HARMLESS = (
-    *("output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size"),
-    *("num_nextn_predict_layers", "num_mtp_layers"),
-)
-_SIGMOIDS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1}
+_NO_ROUTER = "output_router_logits", "router_aux_loss_coef", "num_nextn_predict_layers", "num_mtp_layers"
+_HARMLESS = (*_NO_ROUTER, "aux_loss_alpha", "seq_aux", "ep_size")
+_SIGMOIDS = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+_IN_EACH_LAYER = {"moe_layer_freq": 1}
 DEEPSEEK_V2 = DecoderFamily(
-    read=read_deepseek_v2_config,
+    read=_read_deepseek_v2_config,
     names=_SHARED | EXPERTS,
     other_names=STACKED,
     harmless=(*_HARMLESS, "n_group", "topk_group"),
     only={"scoring_func": "softmax", "moe_layer_freq": 1, "norm_topk_prob": False, "mlp_bias": False},
 )
 DEEPSEEK_V3 = DecoderFamily(
-    read=read_deepseek_v3_config,
+    read=_read_deepseek_v3_config,
     names=_CORRECTED,
     other_names=STACKED,
     unused=r"model\.layers\.61\..*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|lm_head\.weight",
     harmless=_HARMLESS,
-    only=_SIGMOIDS,
+    only=_SIGMOIDS | _IN_EACH_LAYER,
 )
 """Layer 61 of V3 predicts one token more, and is not computed."""
 GLM4_MOE_LITE = DecoderFamily(
-    read=read_glm4_moe_lite_config,
+    read=_read_glm4_moe_lite_config,
     names=_CORRECTED,
     other_names=STACKED,
     unused=r"model\.layers\.47\..*|lm_head\.weight",
     harmless=_HARMLESS,
-    only=_SIGMOIDS | {"partial_rotary_factor": 1.0},
+    only=_SIGMOIDS | _IN_EACH_LAYER | {"partial_rotary_factor": 1.0},
 )
 
 
 _SPELLING = Spelling(max_position=131072, tied=True)
 
 
-def read_youtu_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_youtu_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     interleaved = fields.boolean("rope_interleave", True)
     return DecoderConfig(**read_latent_decoder(fields, common, _SPELLING, interleaved))
 
 
 YOUTU = DecoderFamily(
-    read=read_youtu_config,
+    read=_read_youtu_config,
     names=NAMES | LATENT,
     harmless=("embedding_initializer_range",),
     only={"mlp_bias": False},
 )
 
 
-def read_glm4_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_glm4_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     rope = RopeDefaults(partial=0.5)
     values = read_decoder(fields, common, Spelling(max_position=131072, default_norm_eps=1e-5, rope=rope))
     normed = fields.boolean("use_qk_norm", False)
@@ -224,39 +218,29 @@ def read_glm4_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfi
     )
 
 
-def read_dots1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_dots1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, Spelling(max_position=2048))
     num_layers = values["num_layers"]
     window, first = read_window(fields, 4096), fields.integer("max_window_layers", 62, least=0)
     kinds = read_kinds(fields, tuple(SLIDING if layer >= first else FULL for layer in range(num_layers)))
-    bias = fields.boolean("attention_bias", False)
     experts = _corrected_experts(fields, 1408, shared=0, normalized=False)
     return DecoderConfig(
         **values | {"windows": windows_of(kinds, window)},
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         head_norms=HeadNormKind.PER_HEAD,
         experts=_behind_dense(fields, num_layers, 0, experts),
     )
 
 
 _UNCOMPRESSED = NAMES | HEAD_NORMS | _ROUTED | shared_names("mlp.shared_experts")
-_GLM4_MOE_HARMLESS = (
-    "output_router_logits",
-    "router_aux_loss_coef",
-    "num_nextn_predict_layers",
-    "num_mtp_layers",
-)
-_ONLY = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 GLM4_MOE = DecoderFamily(
-    read=read_glm4_moe_config,
+    read=_read_glm4_moe_config,
     names=_UNCOMPRESSED,
     other_names=STACKED,
     unused=r"model\.layers\.(?:46|92)\..*|lm_head\.weight",  # the layer that predicts a token more
-    harmless=_GLM4_MOE_HARMLESS,
-    only=_ONLY,
+    harmless=_NO_ROUTER,
+    only=_SIGMOIDS,
 )
 DOTS1 = DecoderFamily(
-    read=read_dots1_config, names=_UNCOMPRESSED, other_names=STACKED, harmless=_GLM4_MOE_HARMLESS, only=_ONLY
+    read=_read_dots1_config, names=_UNCOMPRESSED, other_names=STACKED, harmless=_NO_ROUTER, only=_SIGMOIDS
 )

@@ -8,8 +8,8 @@ all tokens have, or that part alone.
 from dataclasses import replace
 from typing import Any
 
-from kernels.ops.experts.routing import Score
-from worker.config.decoder import DecoderConfig, DecoderFamily, Spelling, read_decoder
+from kernels.ops.experts.routing import Routing, Score
+from worker.config.decoder import DecoderConfig, DecoderFamily, Spelling, read_biases, read_decoder
 from worker.config.experts import ExpertsConfig, read_routing
 from worker.config.hf_config import Fields
 from worker.config.names import NAMES, stacked_names
@@ -26,19 +26,12 @@ def _read_factors(fields: Fields) -> dict[str, float]:
     }
 
 
-def read_granite_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
-    bias = fields.boolean("attention_bias", False)
-    values: dict[str, Any] = {
-        **read_decoder(fields, common, Spelling(max_position=2048)),
-        **_read_factors(fields),
-    }
-    return DecoderConfig(
-        **values, qkv_bias=bias, output_bias=bias, mlp_bias=fields.boolean("mlp_bias", False)
-    )
+def _read_granite_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    values = read_decoder(fields, common, Spelling(max_position=2048)) | _read_factors(fields)
+    return DecoderConfig(**values, **read_biases(fields), mlp_bias=fields.boolean("mlp_bias", False))
 
 
-GRANITE = DecoderFamily(read=read_granite_config, names=NAMES)
+GRANITE = DecoderFamily(read=_read_granite_config, names=NAMES)
 
 
 _MODULE = "block_sparse_moe"
@@ -53,18 +46,19 @@ _OTHER_NAMES = {_ROUTER: (f"model.layers.{{layer}}.{_MODULE}.router",)} | stacke
 _HARMLESS = ("output_router_logits", "router_aux_loss_coef")
 
 
-def read_granite_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
-    config = read_granite_config(fields, common)
-    routing = read_routing(
-        fields, "num_local_experts", "num_experts_per_tok", 2, score=Score.SOFTMAX_OF_CHOSEN
-    )
-    experts = ExpertsConfig(routing=routing, intermediate_size=config.intermediate_size)
+def _read_routing(fields: Fields) -> Routing:
+    chosen = "num_experts_per_tok"
+    return read_routing(fields, "num_local_experts", chosen, 2, score=Score.SOFTMAX_OF_CHOSEN)
+
+
+def _read_granite_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    config = _read_granite_config(fields, common)
+    experts = ExpertsConfig(routing=_read_routing(fields), intermediate_size=config.intermediate_size)
     return replace(config, experts=(experts,) * config.num_layers)
 
 
 GRANITE_MOE = DecoderFamily(
-    read=read_granite_moe_config,
+    read=_read_granite_moe_config,
     names=NAMES | _EXPERT_NAMES,
     other_names=_OTHER_NAMES,
     harmless=_HARMLESS,
@@ -82,12 +76,10 @@ _SHARED_NAMES = {
 """Of the part that all tokens have: beside experts, or alone."""
 
 
-def read_granite_hybrid_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_granite_hybrid_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _HYBRID_SPELLING) | _read_factors(fields)
     scans = read_linear_kinds(fields, values["num_layers"])
     rotated = _read_rotation(fields)
-    bias = fields.boolean("attention_bias", False)
     return DecoderConfig(
         **values
         | {
@@ -97,9 +89,8 @@ def read_granite_hybrid_config(fields: Fields, common: dict[str, Any]) -> Decode
                 for rope, scan in zip(values["ropes"], scans, strict=True)
             ),
             "experts": _read_experts(fields, values["num_layers"], values["intermediate_size"]),
-            "qkv_bias": bias,
-            "output_bias": bias,
-        }
+        },
+        **read_biases(fields),
     )
 
 
@@ -116,17 +107,13 @@ def _read_experts(fields: Fields, num_layers: int, shared_size: int) -> tuple[Ex
     if not fields.integer("num_local_experts", 8, least=0):
         fields.has("num_experts_per_tok"), fields.has("intermediate_size")  # count for nothing then
         return ()
-    routing = read_routing(
-        fields, "num_local_experts", "num_experts_per_tok", 2, score=Score.SOFTMAX_OF_CHOSEN
-    )
-    experts = ExpertsConfig(
-        routing=routing, intermediate_size=fields.integer("intermediate_size"), shared_size=shared_size
-    )
+    routing, size = _read_routing(fields), fields.integer("intermediate_size")
+    experts = ExpertsConfig(routing=routing, intermediate_size=size, shared_size=shared_size)
     return (experts,) * num_layers
 
 
 GRANITE_HYBRID = DecoderFamily(
-    read=read_granite_hybrid_config,
+    read=_read_granite_hybrid_config,
     names=NAMES | _EXPERT_NAMES | _SHARED_NAMES | MAMBA_NAMES,
     other_names=_OTHER_NAMES,
     harmless=(*_HARMLESS, *MAMBA_HARMLESS, "init_method"),

@@ -17,8 +17,10 @@ from worker.config.decoder import (
     HeadNormKind,
     Spelling,
     TemperatureConfig,
+    read_biases,
     read_decoder,
     read_kinds,
+    read_rotated_layers,
     windows_of,
 )
 from worker.config.experts import ExpertsConfig, read_routing
@@ -33,17 +35,6 @@ _SPELLING = Spelling(
     intermediate_size="intermediate_size_mlp",
     rope=RopeDefaults(theta=500_000.0, interleaved=True),
 )
-
-
-def _rotated_layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
-    """Returns for each layer whether it has rotary positions. Raises StartupError."""
-    interval = fields.integer("no_rope_layer_interval", 4)
-    if not fields.value("no_rope_layers"):  # an empty list says nothing, too
-        return tuple((layer + 1) % interval != 0 for layer in range(num_layers))
-    rotates = fields.integers("no_rope_layers", least=0)
-    if len(rotates) < num_layers or not set(rotates) <= {0, 1}:
-        raise fields.wrong("no_rope_layers", "must have a 0 or a 1 for each hidden layer")
-    return tuple(map(bool, rotates[:num_layers]))
 
 
 def _read_chunk(fields: Fields) -> int | None:
@@ -79,23 +70,21 @@ def _read_temperature(fields: Fields, max_position: int) -> TemperatureConfig | 
     return config if fields.boolean("attn_temperature_tuning", True) else None
 
 
-def read_llama4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_llama4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _SPELLING)
     num_layers = values["num_layers"]
-    rotates = _rotated_layers(fields, num_layers)
+    stated = bool(fields.value("no_rope_layers"))  # an empty list says nothing, too
+    rotates = read_rotated_layers(fields, num_layers, stated)
     kinds = read_kinds(fields, tuple(CHUNKED if on else FULL for on in rotates), CHUNKED)
     normed, rope = fields.boolean("use_qk_norm", True), values["ropes"][0]
     if normed and rope.attention_factor != 1:
         raise fields.wrong("use_qk_norm", "rotary parameters that scale cos and sin need false")
-    bias = fields.boolean("attention_bias", False)
     return DecoderConfig(
         **values
         | {"ropes": tuple(rope if on else None for on in rotates)}
         | {"windows": windows_of(kinds, _read_chunk(fields), CHUNKED)},
         chunked=True,
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         head_norms=HeadNormKind.ROTATED if normed else HeadNormKind.NONE,
         temperature=_read_temperature(fields, values["max_position"]),
         experts=_read_experts(fields, num_layers),
@@ -115,7 +104,7 @@ _NAMES = (
 _STACKED = stacked_names("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj")
 _IMAGES = r"vision_model\..*|multi_modal_projector\..*"
 LLAMA4 = DecoderFamily(
-    read=read_llama4_config,
+    read=_read_llama4_config,
     names=_NAMES,
     other_names=_STACKED,
     harmless=("output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "for_llm_compressor"),

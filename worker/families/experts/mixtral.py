@@ -13,6 +13,7 @@ from worker.config.decoder import (
     DecoderFamily,
     HeadNormKind,
     Spelling,
+    read_biases,
     read_decoder,
     read_kinds,
     read_window,
@@ -28,8 +29,7 @@ _PARTS = "w1", "w3", "w2"
 _STACKED = stacked_names(f"{_MODULE}.experts.gate_up_proj", f"{_MODULE}.experts.down_proj")
 
 
-def read_mixtral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_mixtral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(
         fields, common, Spelling(max_position=131072, default_norm_eps=1e-5, rope=RopeDefaults(theta=1e6))
     )
@@ -39,7 +39,7 @@ def read_mixtral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
     return DecoderConfig(**values | {"windows": windows}, experts=(experts,) * values["num_layers"])
 
 
-def read_minimax_m2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+def _read_minimax_m2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. `rotary_dim` is the older spelling of `partial_rotary_factor`. Raises
     StartupError."""
     head_dim = fields.integer("head_dim", 128)
@@ -58,13 +58,13 @@ def read_minimax_m2_config(fields: Fields, common: dict[str, Any]) -> DecoderCon
 
 _HARMLESS = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 MIXTRAL = DecoderFamily(
-    read=read_mixtral_config,
+    read=_read_mixtral_config,
     names=NAMES | expert_names(_MODULE, "gate", *_PARTS),
     other_names=_STACKED,
     harmless=_HARMLESS,
 )
 MINIMAX_M2 = DecoderFamily(
-    read=read_minimax_m2_config,
+    read=_read_minimax_m2_config,
     names=NAMES | HEAD_NORMS | expert_names(_MODULE, "gate", *_PARTS, "e_score_correction_bias"),
     other_names=_STACKED,
     harmless=(*_HARMLESS, "mtp_transformer_layers", "num_mtp_modules"),
@@ -77,24 +77,21 @@ MINIMAX_M2 = DecoderFamily(
 )
 
 
-def read_olmoe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_olmoe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, Spelling(max_position=4096, default_norm_eps=1e-5))
     normalized = fields.boolean("norm_topk_prob", False)
     routing = read_routing(fields, "num_experts", "num_experts_per_tok", 8, normalized=normalized)
     experts = ExpertsConfig(routing=routing, intermediate_size=values["intermediate_size"])
-    bias = fields.boolean("attention_bias", False)
     return DecoderConfig(
         **values,
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         head_norms=HeadNormKind.FULL_WIDTH,
         experts=(experts,) * values["num_layers"],
     )
 
 
 OLMOE = DecoderFamily(
-    read=read_olmoe_config,
+    read=_read_olmoe_config,
     names=NAMES | HEAD_NORMS | EXPERTS,
     other_names=STACKED,
     harmless=("output_router_logits", "router_aux_loss_coef"),
@@ -102,8 +99,7 @@ OLMOE = DecoderFamily(
 )
 
 
-def read_gpt_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_gpt_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
         raise fields.wrong("rope_scaling", "must say how positions become angles")
     rope = RopeDefaults(theta=150_000.0)
@@ -123,11 +119,9 @@ def read_gpt_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
         transposed=True,
         alternating=True,
     )
-    bias = fields.boolean("attention_bias", True)
     return DecoderConfig(
         **values | {"windows": windows_of(kinds, read_window(fields, 128))},
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields, True),
         sinks=True,
         experts=(experts,) * num_layers,
     )
@@ -138,7 +132,7 @@ _GPT_OSS_STACKED = stacked_names(
     *("mlp.experts.gate_up_proj_bias", "mlp.experts.down_proj_bias"),
 )
 GPT_OSS = DecoderFamily(
-    read=read_gpt_oss_config,
+    read=_read_gpt_oss_config,
     names=NAMES
     | {
         "blocks.{layer}.mlp.router": ("model.layers.{layer}.mlp.router",),

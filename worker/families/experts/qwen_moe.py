@@ -9,6 +9,7 @@ from worker.config.decoder import (
     HeadNormKind,
     Spelling,
     every,
+    read_biases,
     read_decoder,
     read_kinds,
     read_used_window,
@@ -21,75 +22,79 @@ from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, shared_name
 _ONLY = {"mlp_bias": False, "use_mrope": False}
 
 
-def _read_experts(
-    fields: Fields, num_layers: int, default_chosen: int, shared_size: int = 0
+def read_sparse(
+    fields: Fields,
+    num_layers: int,
+    chosen: int,
+    normalized: bool,
+    size: int | None = None,
+    shared_size: int | None = None,
 ) -> tuple[ExpertsConfig | None, ...]:
-    """Returns the experts of each layer. Raises StartupError."""
-    if not has_experts(fields):
-        return (None,) * num_layers
-    routing = read_routing(
-        fields,
-        "num_experts",
-        "num_experts_per_tok",
-        default_chosen,
-        normalized=fields.boolean("norm_topk_prob", False),
-    )
+    """Returns the experts of each layer. chosen, size, shared_size: for files that do not say; shared_size
+    None: there is no part that all tokens have. Raises StartupError."""
+    name = "shared_expert_intermediate_size"
+    shared = 0 if shared_size is None else fields.integer(name, shared_size, least=0)
     config = ExpertsConfig(
-        routing=routing,
-        intermediate_size=fields.integer("moe_intermediate_size"),
-        shared_size=shared_size,
-        shared_gate=shared_size > 0,
+        routing=read_routing(fields, "num_experts", "num_experts_per_tok", chosen, normalized=normalized),
+        intermediate_size=fields.integer("moe_intermediate_size", size),
+        shared_size=shared,
+        shared_gate=shared > 0,
     )
     return tuple(config if sparse else None for sparse in sparse_layers(fields, num_layers))
 
 
-def read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_experts(
+    fields: Fields, num_layers: int, chosen: int, shared_size: int | None = None
+) -> tuple[ExpertsConfig | None, ...]:
+    """As read_sparse(), where layers may have no experts."""
+    if not has_experts(fields):
+        return (None,) * num_layers
+    normalized = fields.boolean("norm_topk_prob", False)
+    return read_sparse(fields, num_layers, chosen, normalized, shared_size=shared_size)
+
+
+def _read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, Spelling(max_position=32768))
     num_layers = values["num_layers"]
     first = fields.integer("max_window_layers", 28, least=0)
     window = read_used_window(fields)
     alternating = every(2, num_layers)[:first] + ("full_attention",) * max(0, num_layers - first)
     kinds = read_kinds(fields, alternating)
-    shared_size = fields.integer("shared_expert_intermediate_size", 5632, least=0)
     return DecoderConfig(
         **values | {"windows": windows_of(kinds, window)},
         qkv_bias=fields.boolean("qkv_bias", True),
-        experts=_read_experts(fields, num_layers, 4, shared_size),
+        experts=_read_experts(fields, num_layers, 4, shared_size=5632),
     )
 
 
-def read_qwen3_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_qwen3_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, Spelling(max_position=32768))
     window = read_used_window(fields)
     fields.has("max_window_layers")  # which changes nothing here: all layers have the window, or none
-    bias = fields.boolean("attention_bias", False)
     return DecoderConfig(
         **values | {"windows": (window,) * values["num_layers"]},
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         head_norms=HeadNormKind.PER_HEAD,
         experts=_read_experts(fields, values["num_layers"], 8),
     )
 
 
-_SHARED = shared_names("mlp.shared_expert") | {
+GATED_SHARED = shared_names("mlp.shared_expert") | {
     "blocks.{layer}.mlp.shared_gate": ("model.layers.{layer}.mlp.shared_expert_gate",)
 }
 UNUSED_GATE = r"model\.(language_model\.)?layers\.\d+\.mlp\.shared_expert_gate\.weight"
 """Pattern of the gates of shared experts, which change nothing where these have no size."""
 _HARMLESS = ("output_router_logits", "router_aux_loss_coef")
 QWEN2_MOE = DecoderFamily(
-    read=read_qwen2_moe_config,
-    names=NAMES | EXPERTS | _SHARED,
+    read=_read_qwen2_moe_config,
+    names=NAMES | EXPERTS | GATED_SHARED,
     other_names=STACKED,
     unused=rf"{DecoderFamily.unused}|{UNUSED_GATE}",
     harmless=_HARMLESS,
     only=_ONLY,
 )
 QWEN3_MOE = DecoderFamily(
-    read=read_qwen3_moe_config,
+    read=_read_qwen3_moe_config,
     names=NAMES | HEAD_NORMS | EXPERTS,
     other_names=STACKED,
     harmless=_HARMLESS,

@@ -21,6 +21,7 @@ from worker.config.decoder import (
     NormPlace,
     Spelling,
     every,
+    read_biases,
     read_decoder,
     read_kinds,
     read_sizes,
@@ -57,11 +58,9 @@ def _read_gemma(
     fields: Fields, values: dict[str, Any], kinds: tuple[str, ...], caps: tuple[float | None, float | None]
 ) -> dict[str, Any]:
     """Returns the fields that both have in common. caps: of scores and of logits, by default."""
-    bias = fields.boolean("attention_bias", False)
     return values | {
+        **read_biases(fields),
         "windows": windows_of(kinds, read_window(fields, 4096)),
-        "qkv_bias": bias,
-        "output_bias": bias,
         "norm_place": NormPlace.AROUND,
         "norm_offset": 1.0,
         "attention_scale": fields.number("query_pre_attn_scalar", 256) ** -0.5,
@@ -72,31 +71,27 @@ def _read_gemma(
     }
 
 
-def read_gemma1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_gemma1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     spelling = replace(_spelling(8192), activation="hidden_act")
-    values, bias = read_decoder(fields, common, spelling), fields.boolean("attention_bias", False)
+    values = read_decoder(fields, common, spelling)
     if values["activation"] == "gelu":  # first files say so, and mean the form with tanh
         values["activation"] = "gelu_pytorch_tanh"
     return DecoderConfig(
         **values,
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         norm_offset=1.0,
         embedding_scale=values["hidden_size"] ** 0.5,
         rounds_embedding_scale=True,
     )
 
 
-def read_gemma2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_gemma2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _spelling(8192))
     kinds = read_kinds(fields, every(2, values["num_layers"]))
     return DecoderConfig(**_read_gemma(fields, values, kinds, (50.0, 30.0)))
 
 
-def read_gemma3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_gemma3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_sizes(fields, common, _spelling(131072))
     period = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
     kinds = read_kinds(fields, every(period, values["num_layers"]))
@@ -128,21 +123,12 @@ def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]
 
 _NAMES = NAMES | around("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
 _CAUSAL = {BIDIRECTIONAL: False}
-GEMMA1 = DecoderFamily(read=read_gemma1_config, names=NAMES, harmless=("hidden_activation",), only=_CAUSAL)
+GEMMA1 = DecoderFamily(read=_read_gemma1_config, names=NAMES, harmless=("hidden_activation",), only=_CAUSAL)
 GEMMA2 = DecoderFamily(
-    read=read_gemma2_config, names=_NAMES, only={"hidden_act": "gelu_pytorch_tanh"} | _CAUSAL
+    read=_read_gemma2_config, names=_NAMES, only={"hidden_act": "gelu_pytorch_tanh"} | _CAUSAL
 )
 GEMMA3 = DecoderFamily(
-    read=read_gemma3_config, names=_NAMES | HEAD_NORMS, only={"attn_logit_softcapping": None}
-)
-
-
-_GEMMA4_SPELLING = Spelling(
-    max_position=131072,
-    head_dim=256,
-    activation="hidden_activation",
-    default_activation="gelu_pytorch_tanh",
-    tied=True,
+    read=_read_gemma3_config, names=_NAMES | HEAD_NORMS, only={"attn_logit_softcapping": None}
 )
 
 
@@ -194,9 +180,8 @@ def _read_experts(fields: Fields, num_layers: int) -> tuple[ExpertsConfig | None
     return (ExpertsConfig(routing=routing, intermediate_size=size),) * num_layers
 
 
-def read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
-    """Reads config.json. Raises StartupError."""
-    values = read_sizes(fields, common, _GEMMA4_SPELLING)
+def _read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
+    values = read_sizes(fields, common, _spelling(131072))
     num_layers, kv_heads = values["num_layers"], values["num_kv_heads"]
     kinds = (*read_kinds(fields, every(6, num_layers))[:-1], FULL)
     same = fields.boolean("attention_k_eq_v", False)
@@ -212,7 +197,6 @@ def read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
     layer_vocab = fields.integer("vocab_size_per_layer_input", 262144)
     if width and layer_vocab < vocab:
         raise fields.wrong("vocab_size_per_layer_input", f"must be at least vocab_size ({vocab})")
-    bias = fields.boolean("attention_bias", False)
     fields.has(BIDIRECTIONAL)
     if fields.value(BIDIRECTIONAL) not in (None, "vision"):  # of images alone
         raise fields.wrong(BIDIRECTIONAL, "only causal attention is supported")
@@ -220,8 +204,7 @@ def read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
         **values
         | {"windows": windows_of(kinds, fields.integer("sliding_window", 512, most=MOST))}
         | {"ropes": tuple(ropes[kind] for kind in kinds)},
-        qkv_bias=bias,
-        output_bias=bias,
+        **read_biases(fields),
         norm_place=NormPlace.AROUND,
         head_norms=HeadNormKind.PER_HEAD,
         attention_scale=1.0,
@@ -242,9 +225,8 @@ def read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
 _LAYER = "model.layers.{layer}"
 _QUERY, _KEY = f"{_LAYER}.self_attn.q_proj", f"{_LAYER}.self_attn.k_proj"
 _GEMMA4_NAMES = (
-    NAMES
+    _NAMES
     | HEAD_NORMS
-    | around("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
     | {
         "blocks.{layer}.attention.query_key": (_QUERY, _KEY),
         "blocks.{layer}.attention.query": (_QUERY,),
@@ -272,7 +254,7 @@ _GEMMA4_NAMES = (
 _UNUSED = r"model\.layers\.\d+\.self_attn\.(?:[kv]_proj|k_norm)\.(?:weight|bias)|lm_head\.weight"
 """Layers that share keys and values may have those projections all the same."""
 GEMMA4 = DecoderFamily(
-    read=read_gemma4_config, names=_GEMMA4_NAMES, unused=_UNUSED, only={"hidden_act": "gelu_pytorch_tanh"}
+    read=_read_gemma4_config, names=_GEMMA4_NAMES, unused=_UNUSED, only={"hidden_act": "gelu_pytorch_tanh"}
 )
 GEMMA4_SEEING = replace(
     GEMMA4,

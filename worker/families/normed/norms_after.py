@@ -20,6 +20,7 @@ from worker.config.decoder import (
     NormPlace,
     Spelling,
     every,
+    read_biases,
     read_decoder,
     read_kinds,
     read_sizes,
@@ -35,16 +36,12 @@ _OLMO3_ROPE = RopeDefaults(theta=500_000.0)
 _NORMS: dict[str, Any] = {"norm_place": NormPlace.AFTER, "head_norms": HeadNormKind.FULL_WIDTH}
 
 
-def read_olmo2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
-    bias = fields.boolean("attention_bias", False)
-    return DecoderConfig(**read_decoder(fields, common, _SPELLING), **_NORMS, qkv_bias=bias, output_bias=bias)
+def _read_olmo2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    return DecoderConfig(**read_decoder(fields, common, _SPELLING), **_NORMS, **read_biases(fields))
 
 
-def read_olmo3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_olmo3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_sizes(fields, common, _SPELLING)
-    bias = fields.boolean("attention_bias", False)
     kinds = read_kinds(fields, every(4, values["num_layers"]))
     trained, head_dim = values["max_position"], values["head_dim"]
     nested = fields.object("rope_parameters")
@@ -61,16 +58,24 @@ def read_olmo3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
         "ropes": tuple(ropes[kind] for kind in kinds),
         "max_position": scaled_max_position(ropes[FULL], trained),
     }
-    return DecoderConfig(**values, **_NORMS, qkv_bias=bias, output_bias=bias)
+    return DecoderConfig(**values, **_NORMS, **read_biases(fields))
 
 
 _NAMES = NAMES | HEAD_NORMS | AFTER
-OLMO2 = DecoderFamily(read=read_olmo2_config, names=_NAMES)
-OLMO3 = DecoderFamily(read=read_olmo3_config, names=_NAMES)
+OLMO2 = DecoderFamily(read=_read_olmo2_config, names=_NAMES)
+OLMO3 = DecoderFamily(read=_read_olmo3_config, names=_NAMES)
 
 
-def read_exaone4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _by_kind(values: dict[str, Any], kinds: tuple[str, ...], window: int | None) -> dict[str, Any]:
+    """Returns windows and rotary parameters: both in the layers with a window, and in no others."""
+    pairs = zip(values["ropes"], kinds, strict=True)
+    return {
+        "windows": windows_of(kinds, window),
+        "ropes": tuple(rope if kind == SLIDING else None for rope, kind in pairs),
+    }
+
+
+def _read_exaone4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _SPELLING)
     window, num_layers = read_window(fields, 4096), values["num_layers"]
     if window is None or fields.has("layer_types"):
@@ -78,16 +83,12 @@ def read_exaone4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
     else:
         default = every(fields.integer("sliding_window_pattern", 4), num_layers)
     kinds = read_kinds(fields, default)
-    pairs = zip(values["ropes"], kinds, strict=True)
-    values |= {
-        "windows": windows_of(kinds, window),
-        "ropes": tuple(rope if window is None or kind == SLIDING else None for rope, kind in pairs),
-    }
+    values |= _by_kind(values, kinds, window) if window is not None else {}
     return DecoderConfig(**values, norm_place=NormPlace.AFTER, head_norms=HeadNormKind.PER_HEAD)
 
 
 EXAONE4 = DecoderFamily(
-    read=read_exaone4_config, names=NAMES | HEAD_NORMS | AFTER, harmless=("sliding_window_pattern",)
+    read=_read_exaone4_config, names=NAMES | HEAD_NORMS | AFTER, harmless=("sliding_window_pattern",)
 )
 
 
@@ -100,21 +101,14 @@ _COHERE2_SPELLING = Spelling(
 )
 
 
-def read_cohere2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    """Reads config.json. Raises StartupError."""
+def _read_cohere2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     values = read_decoder(fields, common, _COHERE2_SPELLING)
     period = fields.integer("sliding_window_pattern", fields.integer("layer_switch", 4))
     kinds = read_kinds(fields, every(period, values["num_layers"]))
-    window, bias = read_window(fields, 4096), fields.boolean("attention_bias", False)
-    pairs = zip(values["ropes"], kinds, strict=True)
-    values |= {
-        "windows": windows_of(kinds, window),
-        "ropes": tuple(rope if kind == SLIDING and window is not None else None for rope, kind in pairs),
-    }
+    window = read_window(fields, 4096)
     return DecoderConfig(
-        **values,
-        qkv_bias=bias,
-        output_bias=bias,
+        **values | _by_kind(values, kinds if window is not None else (FULL,) * len(kinds), window),
+        **read_biases(fields),
         norm_kind=NormKind.LAYER_WITHOUT_BIAS,
         norm_place=NormPlace.PARALLEL,
         logit_scale=fields.number("logit_scale", 0.0625),
@@ -122,7 +116,7 @@ def read_cohere2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
 
 
 COHERE2 = DecoderFamily(
-    read=read_cohere2_config,
+    read=_read_cohere2_config,
     names=NAMES,
     only={
         "order_of_interleaved_layers": "local_attn_first",

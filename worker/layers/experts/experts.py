@@ -123,7 +123,7 @@ class Experts(FeedForward):
         gate_up, down = self.expert_gate_up, self.expert_down
         order = self.ops.sort_by_expert(chosen, x.dtype, gate_up, down, adapters=adapters)
         if self.weighs_inputs:
-            weighed = self.ops.weigh(x, weights, order)
+            weighed = self.ops.weigh(x, weights, order.places)
             inner = self.ops.expert_linear(weighed, gate_up, order, adapters=adapters)
         else:
             inner = self.ops.expert_linear(x, gate_up, order, by_token=True, adapters=adapters)

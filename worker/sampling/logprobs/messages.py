@@ -87,7 +87,6 @@ class LogprobRequests:
             self.sampled[row] = self.sampled[source_row]
 
     def remove_row(self, row: int) -> None:
-        """Ends a row."""
         self.sampled.pop(row, None)
         self._prompts.pop(row, None)
 

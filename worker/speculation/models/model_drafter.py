@@ -71,17 +71,14 @@ class ModelDrafter(BlockDrafter):
         self._rows, self._budget, self._catch_up_tokens = rows, budget, catch_up
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row."""
         for feature in self._backend.features:
             feature.add_row(row, draft_row(new), prompt_ids, output_ids)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """Begins a row as a copy of another."""
         for feature in self._backend.features:
             feature.fork_row(row, source_row, sequence_index)
 
     def remove_row(self, row: int) -> None:
-        """Ends a row."""
         for feature in self._backend.features:
             feature.remove_row(row)
 

@@ -12,19 +12,21 @@ from kernels.cpu.elementwise.records import (
     ActivationRecord,
     AdjustLogitsRecord,
     ClampedSwigluRecord,
-    GatedGeluRecord,
-    GatedSiluRecord,
+    GatedActivationRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
     ScaledAddRecord,
 )
 from kernels.cpu_ops import ACTIVATIONS, CpuOps
-from kernels.ops.layers.activation import activation_reference, gated_activation_reference
 from kernels.ops.layers.activation import clamped_swiglu as clamped_swiglu_reference
 from kernels.ops.layers.norms import adjust_logits, rms_norm_reference
-from kernels.ops.layers.rotary import rotary_reference
-from tests.kernels.references.layers import layer_norm_reference
+from tests.kernels.references.layers import (
+    activation_reference,
+    gated_activation_reference,
+    layer_norm_reference,
+    rotary_reference,
+)
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -100,11 +102,11 @@ def layer_norm(kernels: CpuOps, out: torch.Tensor) -> Case:
     return kernels.rows.layer, record, layer_norm_reference(x.double(), weight.double(), bias.double(), 1e-5)
 
 
-def gated(kind: Any, attribute: str, name: str, **fields: float) -> Callable[[CpuOps, torch.Tensor], Case]:
+def gated(attribute: str, name: str, **fields: float) -> Callable[[CpuOps, torch.Tensor], Case]:
     def case(kernels: CpuOps, out: torch.Tensor) -> Case:
         width = out.shape[1]
         gate_up = random(ROWS, 2 * width, dtype=out.dtype, scale=3)
-        record = kind(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width, **fields)
+        record = GatedActivationRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width, **fields)
         record.tensors = gate_up
         return getattr(kernels.rows, attribute), record, gated_activation_reference(gate_up.double(), name)
 
@@ -164,9 +166,9 @@ CASES: dict[str, Callable[[CpuOps, torch.Tensor], Case]] = {
     "rms_norm": rms_norm,
     "sum of a norm": sum_of_a_norm,
     "layer_norm": layer_norm,
-    "gated silu": gated(GatedSiluRecord, "silu", "silu", factor=1.0),
-    "gated gelu": gated(GatedGeluRecord, "gelu", "gelu_new"),
-    "gated gelu, exact": gated(GatedGeluRecord, "gelu", "gelu", exact=1),
+    "gated silu": gated("silu", "silu", factor=1.0),
+    "gated gelu": gated("gelu", "gelu_new"),
+    "gated gelu, exact": gated("gelu", "gelu", exact=1),
     "clamped": clamped,
     **{name: activation(name) for name in ACTIVATIONS},
     "scaled add": scaled_add(True),

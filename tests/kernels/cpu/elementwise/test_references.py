@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.elementwise.records import GatedSiluRecord, NormRecord, RotaryRecord
+from kernels.cpu.elementwise.records import GatedActivationRecord, NormRecord, RotaryRecord
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -84,7 +84,7 @@ def test_gated_silu():
     gate_up = random(ROWS, 2 * WIDTH, dtype=BF16, scale=20)
     results = torch.zeros(2, ROWS, WIDTH, dtype=BF16)
     records = [
-        GatedSiluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=WIDTH, factor=0.7)
+        GatedActivationRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=WIDTH, factor=0.7)
         for out in results
     ]
     TEAM.run_one(gated_silu.bfloat16, ROWS, records[0], 1)

@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from kernels.cpu_ops import ACTIVATIONS, CpuOps
-from kernels.ops.layers.activation import activation_reference, gated_activation_reference
 from kernels.ops.layers.norms import adjust_logits, rms_norm_reference
-from kernels.ops.layers.rotary import rotary_reference
-from tests.kernels.references.layers import layer_norm_reference
+from tests.kernels.references.layers import (
+    activation_reference,
+    gated_activation_reference,
+    layer_norm_reference,
+    rotary_reference,
+)
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -15,7 +15,7 @@ MOST = 40
 def test_rows_that_an_operation_before_computes(counts: list[int], threads: int):
     """A gather writes the counts (rows of a table that the run looks up); then one product and one activation
     per expert have as many rows. The same program runs with other counts; slack does not matter."""
-    from kernels.cpu.elementwise.records import GatedSiluRecord
+    from kernels.cpu.elementwise.records import GatedActivationRecord
     from kernels.cpu.experts.dispatch import decide_rows, row_targets
     from kernels.cpu.layer_kernels import row_kernels
     from kernels.cpu.matmul.records import PackedRowsRecord
@@ -41,7 +41,7 @@ def test_rows_that_an_operation_before_computes(counts: list[int], threads: int)
     targets = []
     for i, expert in enumerate(experts):
         work.put(2 + 2 * i, expert.product, 99, expert.record(x, wide[i]), 0)
-        record = GatedSiluRecord(gate_up=wide[i].data_ptr(), out=out[i].data_ptr(), width=32, factor=1)
+        record = GatedActivationRecord(gate_up=wide[i].data_ptr(), out=out[i].data_ptr(), width=32, factor=1)
         work.put(3 + 2 * i, silu, 99, record, 4)
         for number in (2 + 2 * i, 3 + 2 * i):
             address = ProgramRecord.at(work.address, 1 + number).address

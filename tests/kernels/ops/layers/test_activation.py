@@ -3,13 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.layers.activation import (
-    ACTIVATIONS,
-    activation,
-    activation_reference,
-    gated_activation,
-    gated_activation_reference,
-)
+from kernels.ops.layers.activation import ACTIVATIONS, activation, gated_activation
+from tests.kernels.references.layers import activation_reference, gated_activation_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import DTYPES, TOLERANCES, assert_close, random
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.layers.rotary import rotary, rotary_reference
+from kernels.ops.layers.rotary import rotary
+from tests.kernels.references.layers import rotary_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import DTYPES, TOLERANCES, assert_close, random
 

@@ -5,10 +5,10 @@ import torch
 
 from kernels.ops.attention.e4m3 import E4M3
 from kernels.ops.layers.norms import rms_norm_reference
-from kernels.ops.layers.rotary import rotary_reference
 from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
 from tests.kernels.references.attention import store_kv_reference
+from tests.kernels.references.layers import rotary_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 from tests.kernels.triton.references import quantize_reference

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.layers.activation import ACTIVATIONS, activation_reference, gated_activation_reference
+from kernels.ops.layers.activation import ACTIVATIONS
 from kernels.triton.elementwise.activation import KINDS, activation, gated_activation
+from tests.kernels.references.layers import activation_reference, gated_activation_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where

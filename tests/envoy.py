@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tests.free_ports import free_ports
+from tests.patience import PATIENCE_S
 
 ENVOY = shutil.which(
     "envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
@@ -53,4 +54,4 @@ def running_envoy(folder: Path, backends: list[int], refill: str | None = None) 
         yield port
     finally:
         envoy.terminate()
-        envoy.wait(30)
+        envoy.wait(PATIENCE_S)

@@ -11,6 +11,7 @@ import yaml
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 from pagewire.v1 import tokenizer_pb2_grpc as tokenizer
 from tests.pagewire import fakes
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 CONFIG = json.loads((ROOT / "protos" / "service_config.json").read_text(encoding="utf-8"))
@@ -55,7 +56,7 @@ def test_grpc_retries_by_the_service_config():
     service = Restarting()
     options = [("grpc.service_config", json.dumps(CONFIG))]
     with fakes.running(service) as address, grpc.insecure_channel(address, options) as channel:
-        tokenizer.TokenizerServiceStub(channel).Tokenize(tokenizer_pb2.TokenizeRequest(), timeout=60)
+        tokenizer.TokenizerServiceStub(channel).Tokenize(tokenizer_pb2.TokenizeRequest(), timeout=PATIENCE_S)
     assert service.calls == 3
 
 

@@ -23,6 +23,7 @@ from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
 from benchmarks.versus.table import render
 from pagewire import __version__
 from pagewire_bench.workloads import SHORT, WORKLOADS, Request
+from tests.patience import PATIENCE_S
 
 LIMITS = Limits(40e9, 469e9, 939e9)
 SHAPES = {name: shape_of(config.to_dict()) for name, config in configs().items()}
@@ -402,7 +403,7 @@ def versus(*arguments: object, folder: Path = HERE.parents[1]) -> "subprocess.Co
     """folder: that it is called in."""
     command = [sys.executable, "-m", "benchmarks.versus", *map(str, arguments)]
     around = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
-    return subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_runs_of_held_peers_have_a_file_of_their_own(tmp_path: Path) -> None:

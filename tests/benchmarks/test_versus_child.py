@@ -13,10 +13,10 @@ from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.peers.harness import Settings
 from pagewire_bench.workloads import Request
 from tests.benchmarks.fake_peer import DIES, HANGS, TOO_FEW
+from tests.patience import PATIENCE_S
 
 SCRIPT = Path(__file__).with_name("fake_peer.py")
 SETTINGS = Settings("a model", "bf16", 2, 4096, 64, 2)
-PATIENCE_S = 60.0
 
 
 def start(log: Path, script: Path = SCRIPT) -> Child:

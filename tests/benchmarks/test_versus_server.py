@@ -13,9 +13,9 @@ from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.peers.harness import Settings
 from pagewire_bench.workloads import Request
 from tests.benchmarks.fake_server import DIES, HANGS
+from tests.patience import PATIENCE_S
 
 SERVER = str(Path(__file__).with_name("fake_server.py"))
-PATIENCE_S = 60.0
 
 
 def start(log: Path, port: str = "{port}") -> Child:

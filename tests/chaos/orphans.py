@@ -16,9 +16,9 @@ from contextlib import ExitStack
 
 from tests.chaos.chaos import DEVICES
 from tests.e2e import services
+from tests.patience import PATIENCE_S
 
 VICTIMS = ("serve", "engine", "worker", "frontend")
-_PATIENCE_S = 60.0
 
 
 def descendants(pid: int) -> list[int]:
@@ -36,7 +36,7 @@ def seconds_until_gone(victim: int) -> float:
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         for descriptor in watched:
-            if not select.select([descriptor], [], [], _PATIENCE_S)[0]:
+            if not select.select([descriptor], [], [], PATIENCE_S)[0]:
                 raise TimeoutError("a process has outlived its parent")
         return time.monotonic() - began
 

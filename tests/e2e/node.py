@@ -16,7 +16,8 @@ needs_node = pytest.mark.skipif(
 
 
 def install_examples(folder: Path) -> None:
-    """Copies the examples to a folder and installs what they need."""
+    """Copies the examples to a folder and installs what they need. Only npm's own limits hold: a registry's
+    speed is none of ours."""
     for name in ("client.js", "openai.mjs", "package.json"):
         shutil.copy(EXAMPLE / name, folder)
     # By default npm waits 5 minutes for an answer that a registry began and does not go on with.
@@ -35,7 +36,7 @@ def install_examples(folder: Path) -> None:
         "--loglevel=error",
         *patience,
     ]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(install, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -52,7 +53,7 @@ def node(folder: Path, *arguments: str, script: str = "client.js", **variables: 
         env={**node_environment(), **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=services.PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -6,9 +6,8 @@ import os
 import select
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from pagewire.host import spawn as process
 from pagewire.host import standby
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
+from pagewire_client.results import FinishReason
+from tests.patience import PATIENCE_S
+from tests.patience import wait_until as wait_until
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
 
 
 def start(model: str | Path = "demo", **flags: Any) -> Service:
@@ -41,14 +42,6 @@ def is_idle(client: Client) -> bool:
         (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0)
         for load in client.load().ranks
     )
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Waits until a condition holds; fails if it does not soon."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.02)
 
 
 class Serve:
@@ -135,21 +128,34 @@ def processes(pid: int) -> dict[str, list[int]]:
     return found
 
 
-def metric(service: Service, name: str) -> list[float]:
-    """Returns the values of a metric, of each process that has it."""
-    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
+def metric(facts: Mapping[str, str], name: str) -> list[float]:
+    """Returns the values of a metric, of each process that has it. facts: of the ready line."""
+    with urllib.request.urlopen(f"http://{facts['http']}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")]
 
 
 def have_standbys(service: Service) -> bool:
     """Returns whether all processes that shall have standbys have some."""
-    return all(metric(service, "pagewire_supervisor_standby_ready"))
+    return all(metric(service.facts, "pagewire_supervisor_standby_ready"))
 
 
 def stands_by(pid: int) -> bool:
     """Returns whether a process is a standby, which waits to fork others."""
     return _read(f"/proc/{pid}/comm").strip() == standby.NAME
+
+
+def aborted_elsewhere(owner: Client, operator: Client, prompt: str, **options: Any) -> list[int] | None:
+    """Begins a stream that another client then sees and aborts. Returns how many requests ran at each rank
+    while it did; None where the stream was over before, as happens on a busy machine."""
+    with owner.stream(prompt, **options) as stream:
+        next(stream)
+        running = [rank.running_requests for rank in operator.load().ranks]
+        name = stream.generation.request_id
+        aborted = operator.abort([name, "unknown"])
+        was_aborted = stream.result().finish_reason is FinishReason.ABORTED
+    assert aborted == [name] * was_aborted
+    return running if was_aborted else None
 
 
 def are_back(service: Service, command: str, killed: list[int]) -> bool:

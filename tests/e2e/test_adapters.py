@@ -19,6 +19,7 @@ from pagewire.v1 import generation_pb2, generation_pb2_grpc, model_pb2, model_pb
 from pagewire_simulated.adapters import FILES, read_adapter
 from pagewire_simulated.tokens import GAMMA, mix, prompt_hash
 from tests.e2e import services
+from tests.patience import PATIENCE_S
 
 VOCAB_SIZE, EOS = 1024, 2
 CANDIDATES = [token for token in range(VOCAB_SIZE) if token != EOS]
@@ -58,16 +59,18 @@ class Calls:
         )
 
     def generate(self, count: int = 12, **fields: object) -> generation_pb2.GenerateResponse:
-        return self.generation.GenerateUnary(self.request(count, **fields), timeout=60)
+        return self.generation.GenerateUnary(self.request(count, **fields), timeout=PATIENCE_S)
 
     def tokens(self, count: int = 12, **fields: object) -> list[int]:
         return list(self.generate(count, **fields).sequences[0].token_ids)
 
     def load(self, name: str, **fields: object) -> model_pb2.Model:
-        return self.models.LoadAdapter(model_pb2.LoadAdapterRequest(name=name, **fields), timeout=60).adapter  # type: ignore[arg-type]
+        return self.models.LoadAdapter(
+            model_pb2.LoadAdapterRequest(name=name, **fields), timeout=PATIENCE_S
+        ).adapter  # type: ignore[arg-type]
 
     def listed(self) -> dict[str, model_pb2.Adapter]:
-        answer = self.models.ListAdapters(model_pb2.ListAdaptersRequest(), timeout=60)
+        answer = self.models.ListAdapters(model_pb2.ListAdaptersRequest(), timeout=PATIENCE_S)
         return {adapter.name: adapter for adapter in answer.adapters}
 
 
@@ -101,9 +104,9 @@ def test_by_name_and_by_model(calls: Calls, folder: Path) -> None:
         assert (answer.model, answer.adapter.name, answer.adapter.digest) == ("first", "first", digest)
     listed = calls.listed()
     assert listed["own"].pinned and listed["own"].loaded and listed["first"].rank == 8
-    models = calls.models.ListModels(model_pb2.ListModelsRequest(), timeout=60).models
+    models = calls.models.ListModels(model_pb2.ListModelsRequest(), timeout=PATIENCE_S).models
     assert [(model.name, model.base) for model in models][:2] == [("demo", ""), ("first", "demo")]
-    found = calls.models.GetModel(model_pb2.GetModelRequest(name="first"), timeout=60).model
+    found = calls.models.GetModel(model_pb2.GetModelRequest(name="first"), timeout=PATIENCE_S).model
     assert found.adapter.digest == digest and not found.adapter.source
     assert model_pb2.CAPABILITY_ADAPTERS in found.capabilities
 
@@ -117,7 +120,7 @@ def test_activated(calls: Calls, folder: Path) -> None:
     assert list(answer.sequences[0].token_ids) == expected(digest, 12, start=6)
     request = calls.request(adapter="invoked")
     request.prompt.token_ids.ids[:] = [16, 17, 18]
-    answer = calls.generation.GenerateUnary(request, timeout=60)
+    answer = calls.generation.GenerateUnary(request, timeout=PATIENCE_S)
     assert not answer.adapter.HasField("start") and answer.adapter.digest == digest
     assert list(answer.sequences[0].token_ids) == expected(b"", 12, prompt=[16, 17, 18])
 
@@ -126,7 +129,7 @@ def test_replaced_during_a_stream(calls: Calls, folder: Path) -> None:
     """A stream keeps its adapter, new requests get the new one, a continuation goes on with what it had."""
     old = write_adapter(folder / "changing", b"old")
     assert calls.load("changing").adapter.digest == old
-    stream = calls.generation.Generate(calls.request(400, adapter="changing"), timeout=60)
+    stream = calls.generation.Generate(calls.request(400, adapter="changing"), timeout=PATIENCE_S)
     received = list(next(stream).sequences[0].token_ids)
     new = write_adapter(folder / "changing", b"new")
     assert calls.load("changing").adapter.digest == new
@@ -148,9 +151,9 @@ def test_unloaded(calls: Calls, folder: Path) -> None:
     """A name outside the folder is not found again; an unload ends when its last stream does."""
     write_adapter(folder / "second", b"2")
     calls.load("other", source="second")
-    stream = calls.generation.Generate(calls.request(200, adapter="other"), timeout=60)
+    stream = calls.generation.Generate(calls.request(200, adapter="other"), timeout=PATIENCE_S)
     next(stream)
-    calls.models.UnloadAdapter(model_pb2.UnloadAdapterRequest(name="other"), timeout=60)
+    calls.models.UnloadAdapter(model_pb2.UnloadAdapterRequest(name="other"), timeout=PATIENCE_S)
     assert sum(len(each.token_ids) for message in stream for each in message.sequences) > 0
     assert "other" not in calls.listed()
     for name in ("other", "../first", "nothing", "first/"):
@@ -192,7 +195,7 @@ def test_over_http(folder: Path, tmp_path: Path) -> None:
             data = json.dumps(body).encode()
             request = urllib.request.Request(base + path, data, {"content-type": "application/json"})
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
+                with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                     return answer.status, json.load(answer)
             except urllib.error.HTTPError as error:
                 return error.code, json.load(error)
@@ -207,7 +210,7 @@ def test_over_http(folder: Path, tmp_path: Path) -> None:
             post("/detokenize", tokens=ids)[1]["prompt"] for ids in (PROMPT, PROMPT + expected(digest, 4))
         ]
         assert texts[0] + answer["choices"][0]["text"] == texts[1]
-        with urllib.request.urlopen(f"{base}/v1/models", timeout=60) as listed:
+        with urllib.request.urlopen(f"{base}/v1/models", timeout=PATIENCE_S) as listed:
             cards = json.load(listed)["data"]
         assert [(card["id"], card.get("parent")) for card in cards] == [("demo", None), ("named", "demo")]
         assert post("/v1/unload_lora_adapter", lora_name="named")[0] == 200
@@ -223,7 +226,9 @@ def test_what_operators_see(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         calls, address = Calls(service.address), f"--address={service.address}"
 
         def metric(name: str) -> float:
-            with urllib.request.urlopen(f"http://{service.facts['http']}/metrics", timeout=60) as page:
+            with urllib.request.urlopen(
+                f"http://{service.facts['http']}/metrics", timeout=PATIENCE_S
+            ) as page:
                 lines = page.read().decode().splitlines()
             (found,) = [line for line in lines if line.startswith(name)]
             return float(found.split()[-1])
@@ -256,7 +261,7 @@ def test_a_stream_survives_deaths(folder: Path, victim: str) -> None:
     with services.start(device="simulated", profile="cpu", lora_folder=str(folder)) as service:
         calls = Calls(service.address)
         calls.load("named", source="kept")
-        stream = calls.generation.Generate(calls.request(300, adapter="named"), timeout=60)
+        stream = calls.generation.Generate(calls.request(300, adapter="named"), timeout=PATIENCE_S)
         received = []
         for message in stream:
             received += [token for each in message.sequences for token in each.token_ids]

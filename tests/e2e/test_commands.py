@@ -19,7 +19,12 @@ from tests.e2e.test_simulated import without_weights
 
 def run(*arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -18,6 +18,7 @@ import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire_client.transport import recovery
+from tests import patience
 from tests.e2e import containers, services
 from tests.e2e.prometheus import Prometheus, alerts, panels
 
@@ -34,7 +35,8 @@ STRIKE_AT = 40
 def patient() -> Iterator[None]:
     """Kernels are compiled for minutes on a busy machine; clients wait for a container that starts again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(services, "PATIENCE_S", 600.0)
+        for module in (patience, services):
+            patch.setattr(module, "PATIENCE_S", 600.0)
         patch.setattr(recovery, "PATIENCE_S", 300.0)
         yield
 

@@ -96,9 +96,7 @@ def test_abort_from_any_frontend_at_any_engine(
 ):
     first, second = frontends
     with Client(first.address) as owner, Client(second.address) as operator:
-        with owner.stream(PROMPT, **LONG, request_id=f"r{rank}", data_parallel_rank=rank) as stream:
-            next(stream)
-            assert operator.load().ranks[rank].running_requests == 1
-            assert operator.abort([f"r{rank}"]) == [f"r{rank}"]
-            assert stream.result().finish_reason == "aborted"
+        options = {**LONG, "request_id": f"r{rank}", "data_parallel_rank": rank}
+        alone = [int(each == rank) for each in range(2)]
+        services.wait_until(lambda: services.aborted_elsewhere(owner, operator, PROMPT, **options) == alone)
         services.wait_until(lambda: services.is_idle(operator))

@@ -38,7 +38,9 @@ def grpcurl(service: Service, *arguments: str) -> str:
     """What grpcurl prints."""
     assert GRPCURL is not None
     command = [GRPCURL, "-plaintext", *arguments[:-1], service.address, *arguments[-1:]]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=services.PATIENCE_S
+    ).stdout
 
 
 @pytest.mark.skipif(

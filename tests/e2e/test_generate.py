@@ -38,7 +38,6 @@ def test_text_streams_while_it_is_made(client: Client):
     with client.stream("a b c d", params) as stream:
         first = next(stream)
         assert first.position == 0 and first.finish_reason is None
-        assert services.rank_load(client).running_requests == 1  # the rest is still to come
         deltas = [first, *stream]
     assert len(deltas) > 2
     position = 0
@@ -49,6 +48,16 @@ def test_text_streams_while_it_is_made(client: Client):
     ids = [token for delta in deltas for token in delta.token_ids]
     assert client.detokenize(ids) == "".join(delta.text for delta in deltas) == stream.generation.text
     assert stream.generation.finish_reason is FinishReason.MAX_TOKENS
+
+
+def test_a_stream_begins_while_its_request_runs(client: Client):
+    def is_seen() -> bool:
+        """Whether the first token is here before the last one is there."""
+        with client.stream("a b c d", GREEDY, max_tokens=600, ignore_eos=True) as stream:
+            next(stream)
+            return services.rank_load(client).running_requests == 1
+
+    services.wait_until(is_seen)
 
 
 def test_one_message_says_the_same_as_many(client: Client):
@@ -145,7 +154,7 @@ def test_seeds_give_the_same_tokens_alone_among_31_others_and_in_chunks(float32:
     small = services.start(dtype="float32", max_num_batched_tokens=12, num_blocks=20, block_size=8)
     with small, Client(small.address) as client:
         assert all_at_once(client) == alone
-        assert services.is_idle(client)
+        services.wait_until(lambda: services.is_idle(client))
 
 
 def test_the_seed_of_an_unseeded_request_repeats_it(client: Client):
@@ -155,10 +164,9 @@ def test_the_seed_of_an_unseeded_request_repeats_it(client: Client):
 
 
 def test_abort_from_another_connection(client: Client, demo: Service):
-    with Client(demo.address) as other, client.stream("a", max_tokens=900, ignore_eos=True) as stream:
-        next(stream)
-        assert other.abort([stream.generation.request_id, "unknown"]) == [stream.generation.request_id]
-        assert stream.result().finish_reason is FinishReason.ABORTED
+    with Client(demo.address) as other:
+        options = {"max_tokens": 900, "ignore_eos": True}
+        services.wait_until(lambda: services.aborted_elsewhere(client, other, "a", **options) == [1])
 
 
 def test_time_limit_ends_a_request_and_a_deadline_fails_it(client: Client):
@@ -169,9 +177,12 @@ def test_time_limit_ends_a_request_and_a_deadline_fails_it(client: Client):
 
 
 def test_a_closed_stream_frees_its_memory(client: Client):
-    for _ in client.stream("a", max_tokens=900, ignore_eos=True):
-        assert services.rank_load(client).kv_used_tokens > 0
-        break
+    def holds_memory() -> bool:
+        with client.stream("a", max_tokens=900, ignore_eos=True) as stream:
+            next(stream)
+            return services.rank_load(client).kv_used_tokens > 0
+
+    services.wait_until(holds_memory)
     services.wait_until(lambda: services.is_idle(client))
 
 

@@ -195,7 +195,8 @@ def test_a_batch_survives_the_death_of_any_process(mortal: tuple[LLM, list[Gener
 
 
 def test_the_end_of_the_service_ends_the_batch():
-    with LLM("demo", device="simulated", profile="cpu", max_num_seqs=1) as llm:
+    slowly = ("slow-factor=20",)  # 10 ms per token: it is not over before the kill
+    with LLM("demo", device="simulated", profile="cpu", max_num_seqs=1, worker_fault=slowly) as llm:
         with Client(llm.address) as client:
             params = SamplingParams(max_tokens=800, ignore_eos=True)
 
@@ -236,7 +237,7 @@ def test_a_fork_leaves_the_service_alone():
         [sys.executable, "-c", FORKS],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=services.PATIENCE_S,
         cwd=Path(__file__).parents[2],
     )
     assert run.returncode == 0, run.stderr

@@ -22,6 +22,7 @@ import transformers
 from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.local_service import Service
 from tests.e2e import services
+from tests.patience import PATIENCE_S
 
 HARNESS = os.environ.get("LM_EVAL") or shutil.which("lm_eval")
 FOLDER = checkpoint_folder("demo")
@@ -85,7 +86,7 @@ def score(service: Service, pairs: list[tuple[list[int], list[int]]]) -> list[tu
     """Asks and reads as the harness does: the prompts' tokens, and one more that is not counted."""
     body = {"model": "demo", "prompt": [context + continuation for context, continuation in pairs]}
     fields = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
-    answer = httpx2.post(f"{service.facts['openai']}/completions", json=body | fields, timeout=60)
+    answer = httpx2.post(f"{service.facts['openai']}/completions", json=body | fields, timeout=PATIENCE_S)
     choices = sorted(answer.json()["choices"], key=lambda choice: choice["index"])
     found = []
     for (context, _), choice in zip(pairs, choices, strict=True):

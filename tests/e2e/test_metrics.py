@@ -6,6 +6,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,7 +123,8 @@ def test_a_child_that_died_is_missed_and_comes_back():
         assert get(service, "/healthz")[0] == 200
         services.wait_until(lambda: get(service, "/readyz")[0] == 200)
         services.wait_until(lambda: total(service, "pagewire_supervisor_up") == 2)
-        assert total(service, "pagewire_supervisor_last_pause_seconds", child="engine-core") > 0
+        pause = partial(total, service, "pagewire_supervisor_last_pause_seconds", child="engine-core")
+        services.wait_until(lambda: pause() > 0)
 
 
 def test_a_frontend_that_hangs_is_not_ready():

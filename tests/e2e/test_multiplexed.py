@@ -29,7 +29,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with services.start(device="simulated", profile="cpu", frontends=2, max_deaths=99) as service:
+    """Steps of 2 ms: requests are still running when a client does something in the middle of them."""
+    slowly = {"worker_fault": ("slow-factor=4",)}
+    with services.start(device="simulated", profile="cpu", frontends=2, max_deaths=99, **slowly) as service:
         yield service
 
 
@@ -110,9 +112,10 @@ def test_a_frontend_is_drained(
     """What it has ends there, or goes on at the other one; what is new goes to the other one."""
     addresses = [frontend.address for frontend in frontends]
     with Client(addresses) as client, client.multiplex() as many, Client(addresses[0]) as operator:
+        operator.load()  # it is connected
         requests = [many.send(prompt, **options) for prompt, options in CASES]
         for place, _ in enumerate(many):
-            if place == 100:
+            if place == 0:
                 assert sum(one.in_flight for one in operator.drain(end_after)) > 0
                 requests += [many.send(prompt, **options) for prompt, options in CASES]
         assert [request.error for request in requests] == [None] * len(requests)

@@ -67,7 +67,7 @@ def test_a_node_client_continues(node_folder: Path, float32: Service):
         killed = services.processes(float32.pid)["frontend"]
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        rest, error = process.communicate(timeout=60)
+        rest, error = process.communicate(timeout=services.PATIENCE_S)
         assert process.returncode == 0, error
         assert (first + rest).decode() == expected.text + "\n"
         services.wait_until(lambda: services.are_back(float32, "frontend", killed))
@@ -97,6 +97,6 @@ def test_a_node_client_continues_at_another_frontend(node_folder: Path, tmp_path
         assert process.stdout is not None
         first = process.stdout.read(1)
         frontends[0].kill()
-        rest, error = process.communicate(timeout=60)
+        rest, error = process.communicate(timeout=services.PATIENCE_S)
         assert process.returncode == 0, error
         assert (first + rest).decode() == expected.text + "\n"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import openai
@@ -141,7 +142,7 @@ def test_an_answer_goes_back_as_a_message(api: openai.OpenAI):
 def test_tritonclient_has_the_same_text(service: Service):
     script = Path(__file__).with_name("triton_client.py")
     command = [sys.executable, str(script), service.address, "demo", PROMPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=services.PATIENCE_S)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     with Client(service.address) as client:
@@ -153,15 +154,23 @@ def test_tritonclient_has_the_same_text(service: Service):
 
 def test_the_console_shows_what_the_engine_does(service: Service, api: openai.OpenAI):
     """What a page follows comes from the cores: a request that runs, and the blocks that it holds."""
-    stream = api.completions.create(
-        model="demo", prompt=PROMPT, max_tokens=100_000, stream=True, extra_body={"ignore_eos": True}
-    )
-    next(iter(stream))
-    with httpx2.stream("GET", f"{service.facts['console']}data/live", timeout=60) as answer:
-        events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
-        found = {"now": next(each for each in events if each["kind"] == "now")}
-        found["pool"] = next(each for each in events if each["kind"] == "pool")
-    stream.close()
+    found: dict[str, Any] = {}
+
+    def see() -> bool:
+        """Whether the request still ran when the page had both."""
+        stream = api.completions.create(
+            model="demo", prompt=PROMPT, max_tokens=100_000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        url = f"{service.facts['console']}data/live"
+        with httpx2.stream("GET", url, timeout=services.PATIENCE_S) as answer:
+            events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+            found["now"] = next(each for each in events if each["kind"] == "now")
+            found["pool"] = next(each for each in events if each["kind"] == "pool")
+        stream.close()
+        return bool(found["now"]["requests"]["rows"] and found["pool"]["pools"][0]["held"])
+
+    services.wait_until(see)
     requests, (pool,) = found["now"]["requests"], found["pool"]["pools"]
     (row,) = (dict(zip(requests["columns"], row, strict=True)) for row in requests["rows"])
     assert (row["phase"], row["tenant"], row["rank"]) == ("decode", "", 0) and row["blocks"] > 0

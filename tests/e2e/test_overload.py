@@ -89,4 +89,4 @@ def test_grpc_s_own_retries_keep_to_what_they_are_told(service: Service) -> None
         answers = [call.result(timeout=services.PATIENCE_S) for call in calls]
     assert {answer.sequences[0].token_count for answer in answers} == {20}
     with Client(service.address) as client:
-        assert services.is_idle(client)
+        services.wait_until(lambda: services.is_idle(client))

@@ -30,7 +30,7 @@ def test_an_engine_core_is_told_to_end():
             os.kill(core, signal.SIGTERM)
             lengths = [len(stream.result().outputs[0].token_ids) for stream in streams]
         assert lengths == [LENGTH] * len(streams)
-        assert services.processes(service.pid)["engine"] != [core]
+        services.wait_until(lambda: services.are_back(service, "engine", [core]))
         assert services.processes(service.pid)["worker"] == workers
         client.wait_ready()
         services.wait_until(lambda: services.is_idle(client))
@@ -49,8 +49,10 @@ def pagewire(*words: str) -> str:
 
 
 def test_draining_and_resuming_on_the_command_line():
-    """The workers stand still meanwhile, so that the stream does not end before the command has started."""
-    with services.start(device="simulated", profile="cpu") as service, Client(service.address) as client:
+    """The workers stand still meanwhile, so that the stream does not end before the command has started, and
+    are not taken for hung."""
+    flags = {"device": "simulated", "profile": "cpu", "hang_timeout": 0.0}
+    with services.start(**flags) as service, Client(service.address) as client:
         with client.stream([5, 9], max_tokens=900, ignore_eos=True) as stream:
             next(stream)
             workers = services.processes(service.pid)["worker"]

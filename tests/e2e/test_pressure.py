@@ -42,7 +42,7 @@ def test_a_pool_too_small_for_all_makes_requests_wait(flags: dict[str, float]):
         while not services.rank_load(small).preemptions:  # when requests come decides about that
             together = list(pool.map(lambda prompt: small.generate(prompt, params).token_ids, prompts))
             assert together == alone
-            assert services.is_idle(small)
+            services.wait_until(lambda: services.is_idle(small))
 
 
 CLIENT = """

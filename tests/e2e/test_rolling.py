@@ -95,15 +95,16 @@ def test_a_balancer_without_frontends_says_so_as_grpc_does(balanced: Topology):
 def test_the_openai_api_is_behind_the_balancer(balanced: Topology):
     """Events of a stream are not kept back until the answer is whole."""
     address = f"http://127.0.0.1:{balanced.http_port}"
-    body = {"prompt": "1, 2, 3,", "max_tokens": 40, "ignore_eos": True, "stream": True}
+    body = {"prompt": "1, 2, 3,", "max_tokens": 900, "ignore_eos": True, "stream": True}
     request = urllib.request.Request(
         f"{address}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=services.PATIENCE_S) as answer:
-        first = answer.readline()
-        with Client(balanced.addresses[1]) as admin:
+    with Client(balanced.addresses[1]) as admin:
+        admin.wait_ready(services.PATIENCE_S)
+        with urllib.request.urlopen(request, timeout=services.PATIENCE_S) as answer:
+            first = answer.readline()
             assert admin.load().ranks[0].running_requests, "the answer had ended before its first event came"
-        rest = answer.read()
+            rest = answer.read()
     assert first.startswith(b"data: {") and rest.endswith(b"data: [DONE]\n\n")
     with urllib.request.urlopen(f"{address}/health", timeout=services.PATIENCE_S) as answer:
         assert answer.status == 200

@@ -136,5 +136,5 @@ async def stream_all(address: str, strike: Callable[[], None] = lambda: None) ->
 
 def counter(service: Service, name: str) -> float:
     """Returns the value of a metric that one process has."""
-    (value,) = services.metric(service, name)
+    (value,) = services.metric(service.facts, name)
     return value

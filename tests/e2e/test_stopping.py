@@ -86,7 +86,7 @@ def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, vic
 @pytest.mark.parametrize("victim", ["worker", "engine", "frontend"])
 def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, victim: str):
     """An engine core dies with its worker, and both are replaced; a worker is adopted by the next core."""
-    service = serve(*(SIMULATED if victim != "worker" else ()))
+    service = serve("--http-port=0", *(SIMULATED if victim != "worker" else ()))
     facts = service.wait_ready()
     found = descendants(service)
     dying = found["engine"] + found["worker"] if victim == "worker" else found[victim]
@@ -97,6 +97,7 @@ def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, vic
         services.wait_until(lambda: not set(dying) & set(all_pids(services.processes(service.process.pid))))
         client.wait_ready()
         assert client.generate("The capital of France is", temperature=0, max_tokens=20).text == before.text
+    services.wait_until(lambda: any(services.metric(facts, "pagewire_supervisor_last_pause_seconds")))
     with services.all_die(all_pids(descendants(service))):
         service.process.send_signal(signal.SIGINT)
         code, error = service.end()

@@ -26,7 +26,7 @@ def main(address: str, model: str, prompt: str) -> None:
     )
     found["parts"] = parts_until_the_final_one(answers)
     client.async_stream_infer(model, tensors(prompt, stream=True, max_tokens=-1))
-    _, error = answers.get(timeout=60)
+    _, error = answers.get()
     found["error"] = error.message()
     client.stop_stream()
     print(json.dumps(found))
@@ -56,7 +56,7 @@ def parts_until_the_final_one(answers: "queue.Queue") -> list[str]:
     """The texts of one request's answers."""
     parts = []
     while True:
-        result, error = answers.get(timeout=60)
+        result, error = answers.get()
         assert error is None, error
         if result.get_response().parameters["triton_final_response"].bool_param:
             return parts

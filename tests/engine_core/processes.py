@@ -11,10 +11,9 @@ import zmq
 
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage, Hello
 from pagewire.ipc import transport
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60
-"""Timeout for messages that must come; not a bound on how long anything may take."""
 
 
 def python(module: str, *arguments: str, **options: object) -> "subprocess.Popen[bytes]":
@@ -53,7 +52,7 @@ class FakeFrontend:
 
     def receive(self) -> EngineMessage:
         """The next message."""
-        assert self.socket.poll(PATIENCE_S * 1000), "nothing came"
+        assert self.socket.poll(int(1000 * PATIENCE_S)), "nothing came"
         return EngineMessage.FromString(transport.unpack(self.socket.recv()))
 
     def hello(self) -> EngineMessage:

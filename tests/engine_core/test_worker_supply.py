@@ -26,6 +26,7 @@ from pagewire.internal.v1.worker_pb2 import (
     WorkerMessage,
 )
 from pagewire.ipc import transport
+from tests.patience import PATIENCE_S
 
 Context = zmq.Context[zmq.Socket[bytes]]
 INITIALIZE = Initialize(model_path="m", num_blocks=16)
@@ -59,7 +60,7 @@ class Waiting:
 
     def __init__(self, context: Context, address: str, answer: WorkerMessage | None) -> None:
         """answer: to Initialize; None: it says nothing at all."""
-        self.process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+        self.process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
         self.initialize: Initialize | None = None
         self._socket = transport.connect_dealer(context, address, transport.new_identity())
         self._thread = threading.Thread(target=self._speak, args=(answer,))
@@ -73,7 +74,7 @@ class Waiting:
             self._socket.send(transport.pack(answer))
 
     def close(self) -> None:
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         self._socket.close(linger=0)
         self.process.kill()
         self.process.wait()
@@ -124,7 +125,7 @@ def test_a_parent_that_closes_the_pipe_ends_the_wait(parent: Parent) -> None:
 
 
 def test_the_parent_starts_the_worker(supply: WorkerSupply, parent: Parent) -> None:
-    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as child:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as child:
         parent.order(Activation(), WorkerStarted(child.pid))
         assert supply.begin() == Activation()
         (event,) = parent.next_events()
@@ -164,7 +165,7 @@ def test_a_worker_that_cannot_be_adopted_is_ended(
     answer = None if says == "nothing" else WorkerMessage(failed=Failed(what="cannot be adopted"))
     worker = Waiting(context, address, answer)
     assert adopt(supply, worker, address) is None
-    assert worker.process.wait(30) < 0
+    assert worker.process.wait(PATIENCE_S) < 0
     assert parent.next_events() == [{"event": "dismissed", "pid": worker.process.pid}]
     worker.close()
 
@@ -185,7 +186,7 @@ def test_a_core_that_ends_leaves_its_worker_to_the_parent(
 ) -> None:
     """Neither Shutdown nor a signal: the next core may want it."""
     config = EngineConfig(parent_starts_worker=True, listen_workers=transport.workers_address(folder))
-    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as child:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as child:
         with StopSignal() as stop, contextlib.ExitStack() as stack:
             process = Process(stop, Heartbeat(lambda: None), context, None)
             supply = WorkerSupply(config, process, parent.status, stack)

@@ -35,6 +35,7 @@ from pagewire.v1 import (
     tokenizer_pb2_grpc,
 )
 from tests.logprob_columns import Scored, pack_f32, put_together
+from tests.patience import until
 
 T = TypeVar("T")
 VOCAB_SIZE = 512
@@ -459,13 +460,6 @@ def make_request(**fields: Any) -> generation_pb2.GenerateRequest:
     """A GenerateRequest; its prompt is "hi" unless given."""
     fields.setdefault("prompt", {"text": "hi"})
     return generation_pb2.GenerateRequest(**fields)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits until a condition holds; fails if it does not within a minute."""
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def abort_in_turn(service: Service, ask: Callable[[], Awaitable[T]]) -> T:

@@ -10,6 +10,7 @@ from frontend.servicers import admin
 from pagewire import __version__
 from pagewire.v1 import admin_pb2, pooling_pb2
 from tests.frontend.fakes import Output, details_of, encode, make_request, run_service, say, text_of
+from tests.patience import soon
 
 
 async def info_of(service) -> admin_pb2.GetServerInfoResponse:
@@ -108,7 +109,7 @@ async def test_draining_and_resuming(checkpoint, model):
     """New requests are refused, those in flight go on; questions about the server are answered."""
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request())
-        handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+        handle = (await soon(service.engine.requests.get())).handle
         answer = await service.admin.Drain(admin_pb2.DrainRequest())
         assert answer.in_flight_requests == 1
         assert (await info_of(service)).state == admin_pb2.SERVER_STATE_DRAINING
@@ -141,14 +142,14 @@ async def test_a_drain_with_a_timeout(checkpoint, model):
     """What is left ends such that a client continues elsewhere; the core hears of it."""
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request())
-        handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+        handle = (await soon(service.engine.requests.get())).handle
         await service.engine.output(handle, Output(encode("a")))
         assert text_of([await call.read()]) == "a"
         await service.admin.Drain(admin_pb2.DrainRequest(timeout={"nanos": 1}))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert details_of(caught.value)["ErrorInfo"].reason == "DRAINING"
-        assert (await asyncio.wait_for(service.engine.aborts.get(), 30)).handle == handle
+        assert (await soon(service.engine.aborts.get())).handle == handle
 
 
 @pytest.mark.parametrize("timeout", [{"seconds": -1}, {"seconds": 10**6}])

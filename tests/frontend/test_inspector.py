@@ -1,6 +1,5 @@
 """What AdminService says of requests, blocks, tenants and cores, over real gRPC; the engine is a fake."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from pagewire.v1 import inspection_pb2 as pb
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.auth.test_service import ALICE, OPERATOR, listed
 from tests.frontend.fakes import END, Output, Service, details_of, encode, make_request, run_service
+from tests.patience import PATIENCE_S, soon
 
-PATIENCE_S = 60.0
 NOW_S = 1_700_000_000
 
 
@@ -66,7 +65,7 @@ async def test_requests_in_pages(service):
         await requests_of(service, tenant="t", page_token=first.next_page_token)
     assert details_of(caught.value)["BadRequest"].field_violations[0].field == "page_token"
     call = service.generation.Generate(make_request(request_id="mine"))
-    handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    handle = (await soon(service.engine.requests.get())).handle
     await service.engine.output(handle, Output(encode("ab")))
     await call.read()
     await service.engine.stop()
@@ -80,7 +79,7 @@ async def test_requests_in_pages(service):
 async def test_the_frontend_adds_what_it_measures(service):
     """The time of the first token, and that all output is there though the client has not taken it."""
     call = service.generation.Generate(make_request(request_id="mine", tenant="t", priority=5))
-    handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    handle = (await soon(service.engine.requests.get())).handle
     await service.engine.output(handle, Output(encode("a")), queue_us=0)
     await call.read()
     know(service, info_of("mine", 1, tenant="t", phase=pb.REQUEST_PHASE_DECODE, preemptions=3))
@@ -93,7 +92,7 @@ async def test_the_frontend_adds_what_it_measures(service):
 async def test_without_an_engine_there_are_those_that_wait_for_it(service):
     know(service)
     call = service.generation.Generate(make_request(request_id="mine", tenant="t", priority=5))
-    handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    handle = (await soon(service.engine.requests.get())).handle
     await service.engine.output(handle, Output(encode("ab")))
     await call.read()
     await service.engine.stop()
@@ -185,7 +184,7 @@ async def test_tenants_in_pages_and_the_largest(service):
 
 async def test_engines_and_what_happened_to_them(service):
     call = service.generation.Generate(make_request())
-    await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
+    await soon(service.engine.requests.get())
     found = await service.admin.ListEngines(pb.ListEnginesRequest())
     (engine,) = found.engines
     assert (engine.state, engine.instance_id, engine.requests_in_flight) == (
@@ -202,7 +201,7 @@ async def test_engines_and_what_happened_to_them(service):
     assert found.engines[0].state == pb.ENGINE_STATE_AWAY
     service.engine.epoch = 2
     await service.engine.start()
-    await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
+    await soon(service.engine.requests.get())
     events = (await service.admin.ListEngines(pb.ListEnginesRequest())).events
     kinds = ["RESUMED", "SERVES", "LOST", "SERVES"]
     assert [event.kind for event in events] == [

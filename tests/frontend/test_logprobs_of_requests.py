@@ -18,6 +18,7 @@ from tests.frontend.fakes import (
 from tests.frontend.scripted_answers import ANSWERS, steps_of
 from tests.frontend.test_resume import has, next_of, play, restart, streaming
 from tests.logprob_columns import Scored, listed, read_public, top
+from tests.patience import soon
 
 HELLO = encode("hello")
 
@@ -153,7 +154,7 @@ async def test_a_stream_outlives_its_core(checkpoint, model, cut):
         await has(messages, 2 * cut)
         await restart(service)
         resumed = await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
     assert not resumed.HasField("prompt_logprobs") and resumed.HasField("logprobs")
     for index, tokens in enumerate(ANSWERS):
         assert scores_of(messages, index) == expected(tokens, top(2))
@@ -183,7 +184,7 @@ async def test_a_core_that_dies_within_the_prompt(checkpoint, model):
         await restart(service)
         again = await play(service)
         assert again.prompt_logprobs_start == 3
-        await asyncio.wait_for(task, 30)
+        await soon(task)
     assert read_public(messages[0].prompt.logprobs)[1:] == [
         fake_score(p, HELLO[p], top(0)) for p in range(1, 5)
     ]
@@ -227,5 +228,5 @@ async def test_an_engine_that_says_something_else_is_asked_again(checkpoint, mod
             await service.engine.score_prompt(request.handle, 1, 2)
         again = await play(service)
         assert again.handle != request.handle
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert service.frontend.engine.protocol_errors == 1

@@ -21,6 +21,7 @@ from pagewire.ipc.transport import default_folder, frontends_address
 from pagewire.v1 import generation_pb2_grpc
 from tests.free_ports import free_ports
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
+from tests.patience import soon
 
 PROGRAM = """
 import sys
@@ -52,7 +53,7 @@ class Process:
     async def event(self, name: str) -> dict:
         """The next event of that name; those before it are skipped."""
         while True:
-            line = await asyncio.wait_for(self._events.readline(), 60)
+            line = await soon(self._events.readline())
             assert line, "the process has ended"
             event = json.loads(line)
             if event["event"] == name:
@@ -60,7 +61,7 @@ class Process:
 
     async def end(self) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
-        out, err = await asyncio.wait_for(self.process.communicate(), 60)
+        out, err = await soon(self.process.communicate())
         return self.process.returncode, out.decode(), err.decode()
 
 
@@ -116,7 +117,7 @@ async def test_from_start_to_signal(checkpoint, number):
             async with grpc.aio.insecure_channel(ready["address"]) as channel:
                 stub = generation_pb2_grpc.GenerationServiceStub(channel)
                 messages = aiter(stub.Generate(make_request()))
-                handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
+                handle = (await soon(engine.requests.get())).handle
                 await engine.output(handle, Output(encode("a")))
                 assert (await anext(messages)).sequences[0].text == "a"
                 async with drains_after(channel):
@@ -145,7 +146,7 @@ async def test_a_standby_forks_frontends(checkpoint):
                 async with grpc.aio.insecure_channel(ready["address"]) as channel:
                     stub = generation_pb2_grpc.GenerationServiceStub(channel)
                     messages = aiter(stub.Generate(make_request()))
-                    handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
+                    handle = (await soon(engine.requests.get())).handle
                     await engine.output(handle, Output(encode("a"), 3))
                     assert (await anext(messages)).sequences[0].text == "a"
                 forked.terminate()
@@ -173,7 +174,7 @@ async def test_a_second_signal_does_not_wait_for_streams(checkpoint):
             async with grpc.aio.insecure_channel(ready["address"]) as channel:
                 stub = generation_pb2_grpc.GenerationServiceStub(channel)
                 call = stub.Generate(make_request())
-                await asyncio.wait_for(engine.requests.get(), 30)
+                await soon(engine.requests.get())
                 async with drains_after(channel):
                     process.process.send_signal(signal.SIGINT)
                 process.process.send_signal(signal.SIGINT)
@@ -198,7 +199,7 @@ async def test_without_an_engine_it_says_where_it_looks_for_one(checkpoint):
     try:
         line = b""
         while b"UNAVAILABLE" not in line:
-            line = await asyncio.wait_for(process.stderr.readline(), 60)
+            line = await soon(process.stderr.readline())
             assert line, "it has ended"
     finally:
         process.kill()
@@ -242,7 +243,7 @@ async def test_one_that_cannot_take_calls_ends(monkeypatch):
     loop = asyncio.get_running_loop()
     try:
         with pytest.raises(RuntimeError, match="no server"):
-            await asyncio.wait_for(main._serve(FrontendConfig(), None, Status()), 60)
+            await soon(main._serve(FrontendConfig(), None, Status()))
     finally:
         loop.set_exception_handler(None)
         for number in main.SIGNALS:

@@ -11,6 +11,7 @@ import pytest
 
 from frontend.rpc import grpc_server as binding
 from tests.frontend.fakes import Output, encode, make_request, run_service
+from tests.patience import soon
 
 ALLOWED_S = 0.1
 REASON = b"too_many_pings"
@@ -40,7 +41,7 @@ class Http2:
         for number in range(count):
             self._connection.ping(number.to_bytes(8, "big"))
         await self.flush()
-        await asyncio.wait_for(self.answered.wait(), 30)
+        await soon(self.answered.wait())
 
     def close(self) -> None:
         self._writer.close()
@@ -70,7 +71,7 @@ async def silent_call(service) -> tuple[Http2, int, asyncio.Task[None]]:
     client = Http2(*await asyncio.open_connection("127.0.0.1", service.port, family=socket.AF_INET))
     client.call(make_request().SerializeToString())
     await client.flush()
-    handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+    handle = (await soon(service.engine.requests.get())).handle
     return client, handle, asyncio.create_task(client.read())
 
 
@@ -87,7 +88,7 @@ async def test_a_silent_stream_with_pings_is_not_dropped(checkpoint, model):
             await client.ping()  # what the server has answered, it has counted: the next comes late enough
             await asyncio.sleep(2 * ALLOWED_S)
         await service.engine.output(handle, Output(encode("late"), 3))
-        await asyncio.wait_for(reading, 30)
+        await soon(reading)
         assert client.is_over and b"late" in client.data and not client.is_refused
         client.close()
 
@@ -97,6 +98,6 @@ async def test_a_flood_of_pings_is(checkpoint, model):
         client, _, reading = await silent_call(service)
         await client.ping()  # nothing else is to be sent after this: a write would find the connection closed
         await client.ping(50)
-        await asyncio.wait_for(reading, 30)
+        await soon(reading)
         assert client.is_refused
         client.close()

@@ -25,13 +25,14 @@ from tests.frontend.fakes import (
     tokens_of,
 )
 from tests.frontend.scripted_answers import ANSWERS, EOS, TEXTS, delivered_of, steps_of
+from tests.patience import soon
 
 TIME_LIMIT = generation_pb2.FINISH_REASON_TIME_LIMIT
 ABORTED = generation_pb2.FINISH_REASON_ABORTED
 
 
 async def next_of(queue: asyncio.Queue):
-    return await asyncio.wait_for(queue.get(), 30)
+    return await soon(queue.get())
 
 
 async def play(service, num_steps: int | None = None) -> engine_pb2.AddRequest:
@@ -85,7 +86,7 @@ async def test_text_goes_on_exactly(checkpoint, model, cut):
         await has(messages, cut)
         await restart(service)
         again = await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert delivered_of(again) == ({0: ANSWERS[0][:cut]} if cut else {}) and not again.ended_indexes
         assert again.handle != first.handle and again.request_id == first.request_id
         assert (again.sampling, again.stopping, again.prompt_token_ids, list(again.bad_words)) == (
@@ -115,7 +116,7 @@ async def test_a_stop_string_across_the_cut(checkpoint, model):
         assert "hel" not in text_of(messages)
         await restart(service)
         again = await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert len(delivered_of(again)[0]) == cut
         assert text_of(messages) == TEXTS[0][: TEXTS[0].index(stop)]
         assert [finish.stop for finish in finishes_of(messages)] == [stop]
@@ -135,7 +136,7 @@ async def test_a_stop_regex_across_the_cut(checkpoint, model):
         assert text_of(messages) == TEXTS[0][:border]
         await restart(service)
         again = await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert len(delivered_of(again)[0]) == cut and not again.stopping.stop_regex
         assert text_of(messages) == TEXTS[0][:border]
         assert [finish.stop_regex for finish in finishes_of(messages)] == [expression]
@@ -151,7 +152,7 @@ async def test_sequences_that_have_ended_do_not_run_again(checkpoint, model):
         await has(messages, 10 + 7)
         await restart(service)
         again = await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert list(again.ended_indexes) == [1] and delivered_of(again) == {0: ANSWERS[0][:10]}
         assert text_of(messages, 0) == TEXTS[0] and text_of(messages, 1) == "the "
         assert len(tokens_of(messages, 1)) == len("the sec")
@@ -203,7 +204,7 @@ async def test_unary_calls_wait_as_well(checkpoint, model):
             await asyncio.sleep(0.002)
         await restart(service)
         await play(service)
-        assert text_of([await asyncio.wait_for(call, 30)]) == TEXTS[0]
+        assert text_of([await soon(call)]) == TEXTS[0]
 
 
 async def _unary(service) -> generation_pb2.GenerateResponse:
@@ -228,7 +229,7 @@ async def test_the_core_says_itself_that_it_dies(checkpoint, model):
         assert "RetryInfo" in details_of(refusal.value)
         await restart(service)
         await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert text_of(messages) == TEXTS[0]
 
 
@@ -238,7 +239,7 @@ async def test_a_core_that_could_not_reach_us_lives(checkpoint, model):
         await has(messages, 2)
         await service.engine.fail(request.handle, code_pb2.UNAVAILABLE, "FRONTEND_LOST", "lost")
         await play(service)
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert tokens_of(messages) == ANSWERS[0]
 
 
@@ -250,7 +251,7 @@ async def test_a_gap_and_a_repeat(checkpoint, model, wrong):
         await service.engine.output(request.handle, Output([9], position=wrong))
         again = await play(service)
         assert (await next_of(service.engine.aborts)).handle == request.handle
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert delivered_of(again) == {0: ANSWERS[0][:3]}
         assert tokens_of(messages) == ANSWERS[0] and text_of(messages) == TEXTS[0]
         assert service.frontend.engine.protocol_errors == 1
@@ -262,7 +263,7 @@ async def test_a_core_that_counts_wrong_again_and_again(checkpoint, model):
             request = await next_of(service.engine.requests)
             await service.engine.output(request.handle, Output([9], position=8))
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await asyncio.wait_for(task, 30)
+            await soon(task)
         assert failure.value.code() == grpc.StatusCode.INTERNAL
         assert details_of(failure.value)["ErrorInfo"].reason == "INTERNAL"
         assert messages == [] and service.engine.requests.empty()
@@ -279,7 +280,7 @@ async def test_a_request_that_the_engine_always_dies_of_ends(checkpoint, model, 
         await next_of(service.engine.requests)
         await service.engine.stop()
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await asyncio.wait_for(task, 30)
+            await soon(task)
         assert failure.value.code() == grpc.StatusCode.INTERNAL
         assert details_of(failure.value)["ErrorInfo"].reason == "REQUEST_QUARANTINED"
         assert tokens_of(messages) == ANSWERS[0][:2]
@@ -294,7 +295,7 @@ async def test_a_core_that_refuses_to_go_on(checkpoint, model):
         again = await next_of(service.engine.requests)
         await service.engine.fail(again.handle, code_pb2.INVALID_ARGUMENT, "TOO_LONG", "is too long")
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await asyncio.wait_for(task, 30)
+            await soon(task)
         assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -307,7 +308,7 @@ async def test_no_core_returns(checkpoint, model):
         await has(messages, 2)
         await service.engine.stop()
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await asyncio.wait_for(task, 30)
+            await soon(task)
         assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
         assert details_of(failure.value)["ErrorInfo"].reason == "ENGINE_DEAD"
         assert tokens_of(messages) == ANSWERS[0][:2]
@@ -325,7 +326,7 @@ async def test_a_request_that_arrives_while_no_core_serves_waits_for_one(checkpo
             service.engine.epoch += 1
             await service.engine.start()
             assert not (await play(service)).again
-            await asyncio.wait_for(task, 30)
+            await soon(task)
             assert tokens_of(messages) == ANSWERS[0]
 
 
@@ -361,7 +362,7 @@ async def test_the_time_limit_passes_while_no_core_is_there(checkpoint, model):
         await play(service, 3)
         await has(messages, 3)
         await service.engine.stop()
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert [finish.reason for finish in finishes_of(messages)] == [TIME_LIMIT]
         assert len(service.frontend.engine.journal) == 0
 
@@ -378,7 +379,7 @@ async def test_a_client_that_leaves_while_its_stream_waits(checkpoint, model):
             await asyncio.sleep(0.002)
         service.engine.epoch += 1
         await service.engine.start()
-        await asyncio.wait_for(service.frontend.wait_until_serving(), 30)
+        await soon(service.frontend.wait_until_serving())
         assert (await service.frontend.engine.questions.loads())[0].kv_total_tokens
         assert service.engine.requests.empty() and service.engine.aborts.empty()
 
@@ -395,7 +396,7 @@ async def test_abort_while_its_stream_waits(checkpoint, model):
             await service.frontend.state.changed()
         response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["x"]))
         assert list(response.aborted_request_ids) == ["x"]
-        await asyncio.wait_for(task, 30)
+        await soon(task)
         assert [finish.reason for finish in finishes_of(messages)] == [ABORTED]
 
 

@@ -26,6 +26,7 @@ from tests.frontend.fakes import (
     say,
     text_of,
 )
+from tests.patience import soon
 
 
 async def ask(service, request: reflection_pb2.ServerReflectionRequest, version: str = "v1"):
@@ -93,7 +94,7 @@ async def test_streams_end_within_the_grace(checkpoint, model):
             messages.extend([message async for message in service.generation.Generate(make_request())])
 
         reading = asyncio.ensure_future(read())
-        handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+        handle = (await soon(service.engine.requests.get())).handle
         stopping = asyncio.ensure_future(service.frontend.stop(30))
         while not service.frontend.state.closes:
             await service.frontend.state.changed()
@@ -110,9 +111,9 @@ async def test_streams_that_outlast_the_grace_are_aborted(checkpoint, model):
     """And the core hears of it, before the socket closes."""
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request())
-        handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+        handle = (await soon(service.engine.requests.get())).handle
         await service.frontend.stop(0.01)
-        assert (await asyncio.wait_for(service.engine.aborts.get(), 30)).handle == handle
+        assert (await soon(service.engine.aborts.get())).handle == handle
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -141,7 +142,7 @@ async def test_watchers_do_not_keep_it_from_ending(checkpoint, model):
         loads = service.admin.WatchLoad(admin_pb2.WatchLoadRequest(min_interval={"seconds": 3600}))
         await watch.read()
         await loads.read()
-        await asyncio.wait_for(service.frontend.stop(grace=3600), 60)
+        await soon(service.frontend.stop(grace=3600))
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await watch.read() == grpc.aio.EOF
         assert await loads.code() == grpc.StatusCode.UNAVAILABLE

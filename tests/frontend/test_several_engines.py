@@ -19,6 +19,7 @@ from frontend.errors import EngineDead, EngineNotReady, EngineRefused
 from pagewire.internal.v1 import engine_pb2
 from tests.frontend.engine.test_client import FakeSink, next_of, reaches
 from tests.frontend.fakes import FakeEngine, Output, engine_address
+from tests.patience import soon
 
 OVERLOADED = 8, "QUEUE_FULL", "full"
 
@@ -56,7 +57,7 @@ class House:
             while not all(core.serves for core in self.client.cores):
                 await asyncio.sleep(0.005)
 
-        await asyncio.wait_for(wait(), 30)
+        await soon(wait())
 
     async def stop(self, rank: int) -> None:
         """Its frontend notices."""

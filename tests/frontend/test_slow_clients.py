@@ -10,6 +10,7 @@ import grpc
 
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import Output, make_request, run_service, say, tokens_of, until
+from tests.patience import soon
 from tests.stalled import StalledClient
 
 TOKENS = list(range(65, 90))
@@ -35,9 +36,9 @@ async def test_a_reader_that_stalls_is_told_so(checkpoint, model):
     async with run_service(checkpoint, model=model, write_timeout=0.2) as service:
         with StalledClient(f"127.0.0.1:{service.port}") as client:
             stream = client.call(wanted())
-            handle = (await asyncio.wait_for(service.engine.requests.get(), 60)).handle
+            handle = (await soon(service.engine.requests.get())).handle
             await service.engine.output(handle, Output(TOKENS[:1]))
-            abort = await asyncio.wait_for(service.engine.aborts.get(), 60)
+            abort = await soon(service.engine.aborts.get())
             assert abort.handle == handle, "the core generates for it no longer"
             assert service.frontend.limits.num_calls == 1, "it counts until it has its status"
             data, trailers = await asyncio.to_thread(client.read_on, stream)
@@ -51,7 +52,7 @@ async def test_a_reader_that_pauses_gets_everything(checkpoint, model):
     async with run_service(checkpoint, say(*([token] for token in TOKENS)), model=model) as service:
         with StalledClient(f"127.0.0.1:{service.port}") as client:
             stream = client.call(wanted())
-            await asyncio.wait_for(service.engine.requests.get(), 60)
+            await soon(service.engine.requests.get())
             await until(lambda: len(service.frontend.engine.journal) == 0)
             data, trailers = await asyncio.to_thread(client.read_on, stream)
             messages = messages_in(data)

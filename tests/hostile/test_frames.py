@@ -14,12 +14,12 @@ import pytest
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2
 from tests.hostile.oracle import unharmed
+from tests.patience import PATIENCE_S
 
 METHOD = "/pagewire.v1.GenerationService/GenerateUnary"
 REQUEST = generation_pb2.GenerateRequest(
     prompt={"text": "hi"}, stopping={"max_tokens": 3}
 ).SerializeToString()
-PATIENCE_S = 30.0
 
 
 def framed(data: bytes, flag: int = 0, length: int | None = None) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 
 from pagewire import __version__, cli
 from tests.pagewire import fakes
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,7 @@ def pagewire(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -212,7 +213,7 @@ def test_health_of_a_process_by_its_http_port(status):
 
 def test_standard_input_that_is_not_utf_8_is_a_usage_error():
     command = [sys.executable, "-m", "pagewire", "generate", "--address=127.0.0.1:1"]
-    run = subprocess.run(command, cwd=ROOT, input=b"a\xff", capture_output=True, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, input=b"a\xff", capture_output=True, timeout=PATIENCE_S)
     assert run.returncode == 2 and run.stderr == b"error: standard input is not UTF-8\n"
 
 
@@ -220,7 +221,7 @@ def test_a_reader_that_has_gone_is_no_traceback():
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "pagewire", "--help"]
-    run = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, timeout=PATIENCE_S)
     os.close(write)
     assert run.returncode == 141 and not run.stderr
 
@@ -228,7 +229,7 @@ def test_a_reader_that_has_gone_is_no_traceback():
 def test_a_full_disk_is_no_traceback():
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "pagewire", "version"]
-        run = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        run = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S)
     assert run.returncode == 1 and run.stderr == b"error: cannot write: No space left on device\n"
 
 
@@ -241,7 +242,7 @@ def test_a_full_disk_elsewhere_is_named():
         "raise SystemExit(__main__.main())",
     ]
     command = [sys.executable, "-c", "\n".join(program)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stderr) == (1, "error: cannot write to /run/x: No space left on device\n")
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from kernels.api import adapters
 from kernels.attention.kv_cache_spec import CacheLayout
 from kernels.torch_ops import Ops
+from tests.patience import PATIENCE_S
 from tests.worker.fakes import initialize
 from tests.worker.step.test_rows import new_row
 from worker.cpu.weights import CPU, OwnBits
@@ -41,7 +42,7 @@ class Exchange:
 
     def __init__(self, size: int) -> None:
         self.parts: list[torch.Tensor] = [torch.empty(0)] * size
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size, timeout=PATIENCE_S)
 
     def swap(self, rank: int, part: torch.Tensor) -> list[torch.Tensor]:
         self.parts[rank] = part

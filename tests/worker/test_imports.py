@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from tests.patience import PATIENCE_S
 from tests.worker.test_main import ROOT
 
 LEFT_OUT = "torch._decomp", "torch._refs", "torch._prims"
@@ -33,7 +34,9 @@ assert sys.modules["torch._meta_registrations"] is before
 def test_what_is_left_out_comes_back_when_it_is_needed() -> None:
     """In a process of its own: here torch has been imported."""
     code = CODE.format(left_out=LEFT_OUT)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_S, capture_output=True, text=True
+    )
     assert not done.returncode, done.stderr
 
 
@@ -49,7 +52,7 @@ except ModuleNotFoundError:
     pass
 assert not [name for name in sys.modules if name.startswith("torch")]
 """
-    assert not subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode
+    assert not subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_S).returncode
 
 
 def test_weights_are_drawn_where_imports_were_left_out() -> None:
@@ -68,5 +71,7 @@ initialize = worker_pb2.Initialize(
 )
 load(initialize, CpuPlatform(WorkerConfig(threads=1)))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=100, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_S, capture_output=True, text=True
+    )
     assert not done.returncode, done.stderr

@@ -18,12 +18,13 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.ipc.transport import bind_router, pack, unpack, workers_address
+from tests.patience import PATIENCE_S
 from tests.worker.fakes import initialize, resolved_params
 from worker import main
 
 Checkpoints = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
-WAIT_MS = 60_000
+WAIT_MS = int(1000 * PATIENCE_S)
 
 
 class Core:
@@ -91,7 +92,7 @@ class WorkerThread:
         context.term()
 
     def join(self) -> int | None:
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         return self.code
 
 
@@ -238,7 +239,7 @@ def test_a_cpu_dies_on_purpose(core: Core, checkpoint: Checkpoints, fault: str):
     core.send(initialize=initialize(checkpoint("llama")))
     assert core.receive_after_progress().ready.num_blocks
     core.send(step_plan=one_step(1))
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_a_cpu_is_slow_on_purpose(core: Core, checkpoint: Checkpoints):
@@ -287,7 +288,9 @@ def test_an_address_that_is_none(address: str):
         "from pagewire.config import WorkerConfig as C; from worker.main import run; "
         f"run(C(engine={address!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.stderr.splitlines()[-1].startswith("pagewire.errors.StartupError: cannot use this address")
 
 
@@ -306,14 +309,14 @@ def test_signals_end_it_quietly(core: Core, checkpoint: Checkpoints):
             core.send(initialize=initialize(checkpoint("llama")))
             assert core.receive_after_progress().ready.num_blocks == 600
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, output) == (0, b"")
 
 
 def test_it_says_hello_before_it_imports_torch():
     """So that a wrong address is told at once, and a slow start is seen to be one."""
     code = "import sys, worker.main; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_S).returncode == 0
 
 
 def test_a_standby_tidies_up_before_streams_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

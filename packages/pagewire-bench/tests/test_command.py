@@ -14,6 +14,7 @@ from pagewire import cli
 from pagewire.flags import UsageError
 from pagewire_bench.record import write_record
 from tests.pagewire import fakes
+from tests.patience import PATIENCE_S
 
 
 def test_a_load_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -55,7 +56,7 @@ def test_ctrl_c_keeps_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[
             context.add_callback(left.set)
             if len(sent) == 6:
                 os.kill(os.getpid(), signal.SIGINT)
-            left.wait(30)
+            left.wait(PATIENCE_S)
         return answer(request, context)
 
     fake.respond = interrupt

@@ -10,6 +10,7 @@ from pagewire_bench.driver import INTERRUPTED, TIMEOUT, TOO_SHORT, Driver, Inter
 from pagewire_bench.load import Amount, Load
 from pagewire_bench.prompts import BenchRequest
 from pagewire_bench.targets.target import RequestFailed, TokenCounts
+from tests.patience import PATIENCE_S
 
 
 class Numbered:
@@ -43,7 +44,7 @@ async def test_an_open_loop_does_not_wait_for_answers():
     target = FakeTarget()
     target.hanging = set(range(6))
     run = asyncio.create_task(driver(target).run(Load(rate=1000.0), Amount(6, None)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while target.in_flight < 6:
             await asyncio.sleep(0.001)
     run.cancel()

@@ -23,8 +23,7 @@ from pagewire_client.errors import (
 )
 from pagewire_client.results import FinishReason, Generation
 from tests.pagewire import fakes
-
-PATIENCE_S = 30
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

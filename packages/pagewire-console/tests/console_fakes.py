@@ -14,6 +14,7 @@ from frontend.inspector import Inspector
 from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.v1 import inspection_pb2 as pb
 from tests.frontend.fakes import Script, Service, encode, run_service, say
+from tests.patience import PATIENCE_S
 
 RunConsole = Callable[..., AbstractAsyncContextManager[tuple[Service, httpx2.AsyncClient]]]
 
@@ -29,7 +30,7 @@ def run_console(checkpoint: Path) -> RunConsole:
         script = script or say(encode("he"), encode("llo"))
         async with run_service(checkpoint, script, openai_port=0, **flags) as service:
             url = service.frontend.facts["openai"].removesuffix("/v1")
-            async with httpx2.AsyncClient(base_url=url, timeout=60) as client:
+            async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
                 yield service, client
 
     return run

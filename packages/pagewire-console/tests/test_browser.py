@@ -15,6 +15,7 @@ import pytest_asyncio
 from console_fakes import MARKUP, RunConsole, Shown, request_info
 from frontend.auth.tokens import digest_of, entry_line
 from tests.frontend.fakes import Output, encode, say
+from tests.patience import PATIENCE_S, soon, until
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -71,7 +72,9 @@ async def browser() -> AsyncIterator[Any]:
     async with async_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         try:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+            browser = await playwright.chromium.launch(
+                executable_path=CHROMIUM, args=flags, timeout=1000 * PATIENCE_S
+            )
         except Error as error:
             pytest.skip(f"Chromium does not start on this machine: {error.message.splitlines()[0]}")
         yield browser
@@ -87,7 +90,7 @@ def open_page(browser: Any, run_console: RunConsole) -> OpenPage:
         async with run_console(script, **flags) as (service, client):
             context = await browser.new_context(viewport=WIDE)
             page = await context.new_page()
-            page.set_default_timeout(60_000)
+            page.set_default_timeout(1000 * PATIENCE_S)
             page.service, page.problems = service, []
             page.on("pageerror", lambda error: page.problems.append(str(error)))
             page.on(
@@ -107,11 +110,11 @@ def expect(locator: Any) -> Any:
     """Assertions that wait until they hold: the page follows what happens, and not at once."""
     from playwright import async_api
 
-    async_api.expect.set_options(timeout=60_000)
+    async_api.expect.set_options(timeout=1000 * PATIENCE_S)
     return async_api.expect(locator)
 
 
-async def until(page: Any, script: str, argument: Any) -> None:
+async def until_true(page: Any, script: str, argument: Any) -> None:
     """Waits until a function of JavaScript returns true. The page's own policy forbids wait_for_function."""
     while not await page.evaluate(script, argument):
         await asyncio.sleep(0.02)
@@ -212,8 +215,7 @@ async def test_stop_aborts_the_request(open_page: OpenPage, shown: Shown):
         await answer.get_by_text("he", exact=True).first.wait_for()
         await expect(page.get_by_role("button", name="Send")).to_be_disabled()
         await page.keyboard.press("Escape")
-        async with asyncio.timeout(30):
-            await page.service.engine.aborts.get()
+        await soon(page.service.engine.aborts.get())
         await answer.get_by_text("stopped").wait_for()
         await expect(page.get_by_role("button", name="Stop")).to_be_disabled()
 
@@ -224,7 +226,8 @@ async def test_an_error_is_shown(open_page: OpenPage, shown: Shown):
         await page.get_by_label("Temperature").fill("-1")
         answer = await ask(page, "hi")
         await answer.get_by_text("temperature").wait_for()
-        page.problems.clear()  # the browser reports the 400
+        await until(lambda: bool(page.problems))  # the browser reports the 400, in its own time
+        page.problems.clear()
 
 
 async def test_five_hundred_requests(open_page: OpenPage, shown: Shown):
@@ -278,13 +281,12 @@ async def test_a_spike_does_not_flatten_a_plot(open_page: OpenPage, shown: Shown
 
 
 async def test_a_hidden_page_follows_nothing(open_page: OpenPage, shown: Shown):
-    async with open_page() as page, asyncio.timeout(60):
+    async with open_page() as page:
         following = page.service.frontend.write_timeouts
         for _ in range(2):
             for is_hidden in (False, True):
                 await page.evaluate(HIDE, is_hidden)
-                while bool(len(following)) == is_hidden:
-                    await asyncio.sleep(0.02)
+                await until(lambda is_hidden=is_hidden: bool(len(following)) != is_hidden)
 
 
 async def test_it_connects_again(open_page: OpenPage, shown: Shown):
@@ -303,8 +305,8 @@ async def test_it_fits_in_both_schemes(open_page: OpenPage, shown: Shown):
         for size, scheme in itertools.product((WIDE, NARROW), ("light", "dark")):
             await page.set_viewport_size(size)
             await page.emulate_media(color_scheme=scheme)
-            await until(page, "width => document.documentElement.scrollWidth === width", size["width"])
-            await until(page, BACKGROUND, scheme)
+            await until_true(page, "width => document.documentElement.scrollWidth === width", size["width"])
+            await until_true(page, BACKGROUND, scheme)
 
 
 async def test_on_a_phone_requests_and_deaths_come_first(open_page: OpenPage, shown: Shown):
@@ -312,6 +314,7 @@ async def test_on_a_phone_requests_and_deaths_come_first(open_page: OpenPage, sh
     async with open_page() as page:
         await page.get_by_text("request-0").wait_for()
         await page.set_viewport_size(NARROW)
+        await until_true(page, "width => innerWidth === width", NARROW["width"])
         places = await page.evaluate(PLACES)
         assert places == sorted(places)
         for selector in ("nav", "#requests-table"):

@@ -15,6 +15,7 @@ from pagewire_console import console, viewer
 from pagewire_console.feed import MAX_ADAPTERS, Feed
 from pagewire_console.history import COLUMNS, History
 from pagewire_console.page_files import HOME
+from tests.patience import PATIENCE_S
 
 OPERATOR = {"authorization": "Bearer operator's"}
 ALICE = {"authorization": "Bearer alice's"}
@@ -40,7 +41,7 @@ async def events(client: httpx2.AsyncClient, **options: Any) -> AsyncIterator[di
 async def until(client: httpx2.AsyncClient, *kinds: str, **options: Any) -> dict[str, dict[str, Any]]:
     """The first event of each kind."""
     found: dict[str, dict[str, Any]] = {}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         following = events(client, **options)
         async for each in following:
             found.setdefault(each["kind"], each)
@@ -108,7 +109,7 @@ async def test_cores_are_asked_once_for_all_pages(
     async with run_console() as (service, client):
         await asyncio.gather(*(until(client, "now") for _ in range(5)))
         assert len(shown.callers) == 1
-        async with asyncio.timeout(30):  # and pages that are gone hold nothing
+        async with asyncio.timeout(PATIENCE_S):  # and pages that are gone hold nothing
             while len(service.frontend.write_timeouts):
                 await asyncio.sleep(0.01)
 
@@ -137,7 +138,7 @@ async def test_tenants_see_their_own(run_console: RunConsole, shown: Shown, toke
 
 
 async def test_a_token_that_is_revoked_ends_the_stream(run_console: RunConsole, shown: Shown, tokens: str):
-    async with run_console(auth_file=tokens) as (_, client), asyncio.timeout(60):
+    async with run_console(auth_file=tokens) as (_, client), asyncio.timeout(PATIENCE_S):
         following = events(client, headers=ALICE)
         await anext(following)
         Path(tokens).write_text("tokens: []\n")
@@ -149,7 +150,7 @@ async def test_a_token_that_is_revoked_ends_the_stream(run_console: RunConsole, 
 async def test_a_token_that_allows_something_else_begins_another_stream(
     run_console: RunConsole, shown: Shown, tokens: str
 ):
-    async with run_console(auth_file=tokens) as (_, client), asyncio.timeout(60):
+    async with run_console(auth_file=tokens) as (_, client), asyncio.timeout(PATIENCE_S):
         following = events(client, headers=OPERATOR)
         await anext(following)
         Path(tokens).write_text("tokens:\n" + entry_line(digest_of("operator's"), "operators", {}))
@@ -175,7 +176,7 @@ async def test_samples_come_once_also_where_the_cores_answer_late(
     monkeypatch.setattr(console, "History", remembered)
     monkeypatch.setattr("pagewire_console.history.INTERVAL_S", 0.05)
     monkeypatch.setattr(Feed, "tenants", late)
-    async with run_console() as (_, client), asyncio.timeout(60):
+    async with run_console() as (_, client), asyncio.timeout(PATIENCE_S):
         following = events(client)
         rows = len((await anext(following))["rows"])
         while rows < 6:
@@ -239,7 +240,7 @@ async def test_pages_from_elsewhere_see_nothing(
 
 
 async def test_a_shutdown_ends_the_stream(run_console: RunConsole, shown: Shown):
-    async with run_console() as (service, client), asyncio.timeout(60):
+    async with run_console() as (service, client), asyncio.timeout(PATIENCE_S):
         following = events(client)
         await anext(following)
         stopping = asyncio.create_task(service.frontend.stop(30))

@@ -10,6 +10,7 @@ from frontend.telemetry.counters import Counters
 from pagewire.telemetry.figures import Histogram
 from pagewire.v1 import admin_pb2
 from pagewire_console.history import COLUMNS, LENGTH, WINDOW, History, quantile
+from tests.patience import soon
 
 
 def history_of(*loads: admin_pb2.RankLoad | None) -> tuple[History, Counters, Any]:
@@ -80,7 +81,7 @@ async def test_samples_are_bounded_and_can_be_waited_for():
     assert len(history.rows) == LENGTH and history.num_sampled == LENGTH + 5
     waiter = asyncio.ensure_future(history.changed())
     history.take()  # before the task waits
-    await asyncio.wait_for(waiter, 10)
+    await soon(waiter)
     history.start()
     await history.changed()
     assert history.num_sampled > LENGTH + 6

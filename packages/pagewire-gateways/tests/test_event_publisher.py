@@ -22,6 +22,7 @@ from pagewire_gateways.kv_events_command import CONFIG, KvEventsConfig
 from pagewire_gateways.vllm import event_publisher
 from pagewire_gateways.vllm.event_publisher import END, Publisher, encode, follow, publish
 from tests.frontend.fakes import run_service
+from tests.patience import soon
 
 LOCAL = "tcp://127.0.0.1:0"
 
@@ -105,7 +106,7 @@ async def replayed(context: zmq.asyncio.Context, publisher: Publisher, first: by
         request.connect(address_of(publisher.replays))
         await request.send_multipart((b"", first))
         while True:
-            empty, number, payload = await asyncio.wait_for(request.recv_multipart(), 30)
+            empty, number, payload = await soon(request.recv_multipart())
             assert empty == b""
             if number == END:
                 assert payload == b""
@@ -132,7 +133,7 @@ async def test_subscribers_get_numbered_messages_under_the_topic() -> None:
                     assert int.from_bytes(last, "big") == int.from_bytes(first, "big") + 1
                     first = last
                 await publisher.publish(batch(REMOVED))
-                again, following, _ = await asyncio.wait_for(subscriber.recv_multipart(), 30)
+                again, following, _ = await soon(subscriber.recv_multipart())
     assert topic == again == b"kv@here@m"
     assert int.from_bytes(following, "big") == int.from_bytes(first, "big") + 1
     assert msgpack.unpackb(payload) == [1.5, [{"type": "AllBlocksCleared"}], 0]
@@ -212,7 +213,7 @@ async def test_events_of_a_service_are_published(checkpoint) -> None:
                 asyncio.ensure_future(publisher.answer_replays()),
                 asyncio.ensure_future(follow(config(f"127.0.0.1:{service.port}"), publisher)),
             ]
-            watch = (await asyncio.wait_for(service.engine.watches.get(), 30)).watch
+            watch = (await soon(service.engine.watches.get())).watch
             for number_of_parts in (1, 0):
                 message = engine_pb2.CacheChanges(
                     watch=watch, num_parts=number_of_parts, changes=[engine_pb2.CacheChange(cleared={})]
@@ -246,7 +247,7 @@ async def test_a_signal_ends_it(monkeypatch) -> None:
         await asyncio.sleep(0)
     handlers[signal.SIGTERM]()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(published, 30)
+        await soon(published)
 
 
 def test_the_flags_of_the_command() -> None:

@@ -15,6 +15,7 @@ from pagewire.v1 import generation_pb2
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from pagewire_gateways.protos import open_inference_pb2_grpc
 from tests.frontend.fakes import Output, Service, abort_in_turn, details_of, encode, run_service, say
+from tests.patience import soon
 
 SERVICE = "inference.GRPCInferenceService"
 CODES = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
@@ -97,7 +98,7 @@ async def test_every_tensor_reaches_the_engine(checkpoint):
         request.parameters["priority"].uint64_param = 5
         answer = await stub(service).ModelInfer(request)
         assert read(answer) == {"text_output": "hello"} and answer.model_version == "1"
-        sent = await asyncio.wait_for(service.engine.requests.get(), 30)
+        sent = await soon(service.engine.requests.get())
         sampling, stopping = sent.sampling, sent.stopping
         assert (stopping.max_tokens, stopping.min_tokens) == (7, 2) and list(stopping.stop_token_ids) == [9]
         assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.25, 3, 0.5)
@@ -127,7 +128,7 @@ async def test_typed_contents_are_taken_too(checkpoint):
         most = request.inputs.add(name="max_tokens", datatype="INT64", shape=[1])
         most.contents.int64_contents.append(6)
         assert read(await stub(service).ModelInfer(request)) == {"text_output": "hello"}
-        sent = await asyncio.wait_for(service.engine.requests.get(), 30)
+        sent = await soon(service.engine.requests.get())
         assert sent.stopping.max_tokens == 6
 
 
@@ -182,7 +183,7 @@ async def test_a_cancelled_stream_aborts_its_requests(checkpoint):
         call = stub(service).ModelStreamInfer(send())
         assert read((await call.read()).infer_response) == {"text_output": "he"}
         call.cancel()
-        await asyncio.wait_for(service.engine.aborts.get(), 30)
+        await soon(service.engine.aborts.get())
 
 
 WRONG = [
@@ -282,7 +283,7 @@ async def test_requests_take_slots(checkpoint):
         checkpoint, lambda request: [], open_inference=True, max_concurrent_requests=1
     ) as service:
         waiting = stub(service).ModelInfer(make())
-        await asyncio.wait_for(service.engine.requests.get(), 30)
+        await soon(service.engine.requests.get())
         with pytest.raises(grpc.aio.AioRpcError) as full:
             await stub(service).ModelInfer(make())
         assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

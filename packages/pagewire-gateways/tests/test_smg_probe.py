@@ -10,6 +10,7 @@ import pytest
 
 from pagewire_gateways import smg_process as gateway
 from pagewire_gateways.smg_process import SmgProbe, serves
+from tests.patience import PATIENCE_S
 
 Answer = tuple[int, bytes]
 HOST = "127.0.0.1"
@@ -113,10 +114,10 @@ def test_an_answer_is_taken_once(
     assert not probe.take_answer()
     probe.start()
     for _ in range(2):
-        assert probe._answered.wait(60)
+        assert probe._answered.wait(PATIENCE_S)
         assert probe.take_answer()
     probe.close()
-    probe._thread.join(60)
+    probe._thread.join(PATIENCE_S)
     assert not probe._thread.is_alive()
     probe.take_answer()
     assert not probe.take_answer()

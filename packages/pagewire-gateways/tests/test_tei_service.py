@@ -13,20 +13,21 @@ from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.servicer import SERVICES
 from tei_calls import EMBEDS, code_of, collect, each_of, embed, fields_of, refusal, text, tokenize
 from tests.frontend.fakes import BEGIN, END, MAX_MODEL_LEN, encode, in_time, pool, run_service
+from tests.patience import PATIENCE_S, soon
 
 
 async def test_a_deadline_ends_the_request(checkpoint):
     async with run_service(checkpoint, **EMBEDS) as service:
         call, sent, _ = await in_time(service, lambda seconds: embed(service).Embed(text(), timeout=seconds))
         assert (await refusal(call)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        aborted = await asyncio.wait_for(service.engine.aborts.get(), 30)
+        aborted = await soon(service.engine.aborts.get())
         assert aborted.handle == sent.handle
 
 
 async def test_requests_take_slots(checkpoint):
     async with run_service(checkpoint, max_concurrent_requests=1, **EMBEDS) as service:
         waiting = embed(service).Embed(text())
-        await asyncio.wait_for(service.engine.requests.get(), 30)
+        await soon(service.engine.requests.get())
         assert (await refusal(embed(service).Embed(text()))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         _, full = await collect(embed(service).EmbedStream(each_of(text())))
         assert full is not None and full.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -51,7 +52,7 @@ async def test_requests_belong_to_the_tokens_tenant(checkpoint, tmp_path):
         files.start()
         tokens.write_text("tokens: []\n")
         info = tei_pb2_grpc.InfoStub(service.channel).Info
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await code_of(info(tei_pb2.InfoRequest(), metadata=headers)) is None:
                 await asyncio.sleep(0.01)
         await stream.write(text())

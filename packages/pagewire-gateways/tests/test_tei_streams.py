@@ -9,6 +9,7 @@ import pytest
 from pagewire.ipc.columns import unpack_u32
 from tei_calls import EMBEDS, LAST, STOP, collect, each_of, embed, fields_of, refusal, text
 from tests.frontend.fakes import BEGIN, Output, encode, fake_vector, in_time, pool, run_service, until
+from tests.patience import soon
 
 
 async def test_a_stream_answers_in_the_order_of_its_messages(checkpoint):
@@ -17,14 +18,14 @@ async def test_a_stream_answers_in_the_order_of_its_messages(checkpoint):
         answers = asyncio.create_task(collect(embed(service).EmbedStream(each_of(*map(text, texts)))))
         handles = {}
         for _ in texts:
-            sent = await asyncio.wait_for(service.engine.requests.get(), 30)
+            sent = await soon(service.engine.requests.get())
             handles[len(sent.prompt_token_ids)] = sent.handle
         assert service.frontend.parts.limits.num_calls == 1, (
             "a stream takes one slot, as a call of many inputs"
         )
         for size in sorted(handles, reverse=True):
             await service.engine.output(handles[size], Output((), STOP))
-        found, error = await asyncio.wait_for(answers, 30)
+        found, error = await soon(answers)
         assert error is None
         vectors = [list(each.embeddings) for each in found]
         assert vectors == [fake_vector([BEGIN, *encode(each)], LAST) for each in texts]
@@ -50,11 +51,11 @@ async def test_a_stream_reads_no_further_ahead_than_it_may(checkpoint):
         for place, each in enumerate(texts):
             for _ in range(1 if place else 2):
                 if place < 3:
-                    sent = await asyncio.wait_for(service.engine.requests.get(), 30)
+                    sent = await soon(service.engine.requests.get())
                     handles[tuple(unpack_u32(sent.prompt_token_ids))] = sent.handle
             assert len(handles) <= 2 and service.frontend.parts.generator.registry.num_requests <= 2
             await service.engine.output(handles.pop((BEGIN, *encode(each))), Output((), STOP))
-        found, error = await asyncio.wait_for(answers, 30)
+        found, error = await soon(answers)
         assert error is None and len(found) == 4 and service.engine.requests.empty()
 
 
@@ -62,9 +63,9 @@ async def test_a_cancelled_stream_aborts_its_requests(checkpoint):
     async with run_service(checkpoint, **EMBEDS) as service:
         call = embed(service).EmbedStream(each_of(text("a"), text("b")))
         reading = asyncio.create_task(call.read())
-        sent = {(await asyncio.wait_for(service.engine.requests.get(), 30)).handle for _ in "ab"}
+        sent = {(await soon(service.engine.requests.get())).handle for _ in "ab"}
         call.cancel()
-        ended = {(await asyncio.wait_for(service.engine.aborts.get(), 30)).handle for _ in "ab"}
+        ended = {(await soon(service.engine.aborts.get())).handle for _ in "ab"}
         assert ended == sent
         await asyncio.gather(reading, return_exceptions=True)
 
@@ -76,7 +77,7 @@ async def test_an_idle_stream_does_not_keep_the_server_from_stopping(checkpoint,
         await call.write(text("a"))
         assert (await call.read()).embeddings
         getattr(service.frontend.parts.state, leave)()
-        error = await refusal(asyncio.wait_for(call.read(), 30))
+        error = await refusal(soon(call.read()))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -84,14 +85,14 @@ async def test_a_server_that_stops_answers_what_it_has(checkpoint):
     async with run_service(checkpoint, **EMBEDS) as service:
         call = embed(service).EmbedStream()
         await call.write(text("a"))
-        sent = await asyncio.wait_for(service.engine.requests.get(), 30)
+        sent = await soon(service.engine.requests.get())
         stopping = asyncio.ensure_future(service.frontend.stop(30))
         await until(lambda: service.frontend.parts.state.closes)
         await service.engine.output(sent.handle, Output((), STOP))
-        assert (await asyncio.wait_for(call.read(), 30)).embeddings
-        error = await refusal(asyncio.wait_for(call.read(), 30))
+        assert (await soon(call.read())).embeddings
+        error = await refusal(soon(call.read()))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
-        await asyncio.wait_for(stopping, 30)
+        await soon(stopping)
 
 
 async def test_clients_that_reset_streams_leave_nothing(checkpoint):
@@ -111,7 +112,7 @@ async def test_clients_that_reset_streams_leave_nothing(checkpoint):
                     await asyncio.sleep(0)
                 call.cancel()
         await until(lambda: not any(t.get_name().startswith("ordered stream") for t in asyncio.all_tasks()))
-        assert not (parts.generator.registry.num_requests or parts.limits.num_calls)
+        await until(lambda: not (parts.generator.registry.num_requests or parts.limits.num_calls))
         assert (await embed(service).Embed(text("a"))).embeddings
 
 
@@ -122,7 +123,7 @@ async def test_a_streams_deadline_ends_its_requests(checkpoint):
         )
         _, error = await collect(call)
         assert error is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        aborted = await asyncio.wait_for(service.engine.aborts.get(), 30)
+        aborted = await soon(service.engine.aborts.get())
         assert aborted.handle == sent.handle
 
 

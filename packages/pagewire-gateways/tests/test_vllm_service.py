@@ -30,6 +30,7 @@ from tests.frontend.fakes import (
     run_service,
     say,
 )
+from tests.patience import soon
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
@@ -82,12 +83,12 @@ async def test_without_a_stream_there_is_one_message(checkpoint):
 async def test_absent_values_are_neutral_not_the_models(checkpoint):
     async with run_service(checkpoint, say([10]), vllm_engine=True) as service:
         await answers(service)
-        sampling = (await asyncio.wait_for(service.engine.requests.get(), 30)).sampling
+        sampling = (await soon(service.engine.requests.get())).sampling
         assert (sampling.temperature, sampling.top_k, sampling.top_p) == (1.0, 0, 1.0), "not 0.5 and 40"
         assert sampling.repetition_penalty == 1.0 and sampling.n == 1
         params = {"temperature": 0.0, "top_k": (1 << 32) - 1, "seed": -2, "logit_bias": {5: 1.0}}
         await answers(service, sampling_params={**params, "max_tokens": 9, "ignore_eos": True})
-        sent = await asyncio.wait_for(service.engine.requests.get(), 30)
+        sent = await soon(service.engine.requests.get())
         assert sent.sampling.temperature == 0 and sent.sampling.top_k == 0
         assert sent.sampling.seed == (1 << 64) - 2 and dict(sent.sampling.logit_bias) == {5: 1.0}
         assert sent.stopping.max_tokens == 9 and sent.stopping.ignore_eos
@@ -143,9 +144,9 @@ async def test_a_field_that_is_wrong_is_named(checkpoint, fields, named):
 async def test_an_abort_ends_a_request(checkpoint):
     async with run_service(checkpoint, None, vllm_engine=True) as service:
         running = asyncio.create_task(answers(service, stream=True))
-        await asyncio.wait_for(service.engine.requests.get(), 30)
+        await soon(service.engine.requests.get())
         await stub(service).Abort(vllm_engine_pb2.AbortRequest(request_ids=["r"]))
-        assert (await asyncio.wait_for(running, 30))[-1].complete.finish_reason == "abort"
+        assert (await soon(running))[-1].complete.finish_reason == "abort"
 
 
 async def test_what_a_gateway_asks_first(checkpoint):
@@ -229,7 +230,7 @@ async def test_kv_events_are_a_snapshot_and_then_changes_numbered_without_gaps(c
         events = stub(service).SubscribeKvEvents(
             common_pb2.SubscribeKvEventsRequest(start_sequence_number=40)
         )
-        watch = (await asyncio.wait_for(service.engine.watches.get(), 30)).watch
+        watch = (await soon(service.engine.watches.get())).watch
         for changes, parts in (
             ([_stored("", 0, 1, 2)], 1),
             ([_stored("", 2, 3, salt="s"), _stored("other", 0, 4), _stored("", 0, 5, adapter="legal")], 0),
@@ -254,7 +255,7 @@ async def test_kv_events_are_a_snapshot_and_then_changes_numbered_without_gaps(c
         assert list(removed.events[0].removed.block_hashes) == [-1]
         assert cleared.events[0].HasField("cleared") and not cleared.HasField("snapshot")
         events.cancel()
-        ended = await asyncio.wait_for(service.engine.watches.get(), 30)
+        ended = await soon(service.engine.watches.get())
         assert (ended.watch, ended.ends) == (watch, True)
 
 
@@ -271,7 +272,7 @@ async def test_kv_events_are_for_admins_and_end_with_the_server(checkpoint):
     assert access_of(f"/{SERVICE}/SubscribeKvEvents") is Access.ADMINS
     async with run_service(checkpoint, say([10]), vllm_engine=True) as service:
         events = stub(service).SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
-        await asyncio.wait_for(service.engine.watches.get(), 30)
+        await soon(service.engine.watches.get())
         service.frontend.state.close()
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await events.read()

@@ -1,6 +1,5 @@
 """A frontend with the OpenAI API in this process, its fake engine, and the openai package's client."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 from pagewire.ipc.columns import unpack_u32
 from tests.frontend.conftest import checkpoint, model
 from tests.frontend.fakes import Script, Service, encode, run_service, say, write_checkpoint
+from tests.patience import PATIENCE_S, soon
 
 __all__ = ["checkpoint", "model", "run_api", "turns"]
 
@@ -44,7 +44,7 @@ class Api:
     async def prompt_of(self, place: int) -> str:
         """Returns the text of the prompt of the request at a place, counted from 1."""
         for _ in range(place):
-            sent = await asyncio.wait_for(self.service.engine.requests.get(), 30)
+            sent = await soon(self.service.engine.requests.get())
         answer = await self.post("/detokenize", tokens=unpack_u32(sent.prompt_token_ids))
         text: str = answer.json()["prompt"]
         return text.removeprefix("<|begin|>")
@@ -72,7 +72,7 @@ def run_api(checkpoint: Path) -> RunApi:
             url = service.frontend.facts["openai"]
             async with (
                 openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client,
-                httpx2.AsyncClient(base_url=url.removesuffix("/v1"), timeout=60) as http,
+                httpx2.AsyncClient(base_url=url.removesuffix("/v1"), timeout=PATIENCE_S) as http,
             ):
                 yield Api(service, url, client, http)
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+from asyncio import ensure_future
+from functools import partial
+from typing import Any
 
 import openai
 import pytest
 
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
-from tests.frontend.fakes import END, Output, encode, say
+from tests.frontend.fakes import END, Output, encode, in_time, say
+from tests.patience import soon
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -77,7 +81,7 @@ async def test_every_field_reaches_the_engine(run_api):
                 "bad_words": ["x"],
             },
         )
-        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
+        sent = await soon(api.service.engine.requests.get())
         sampling, stopping = sent.sampling, sent.stopping
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.25, 0.5, 0)
         assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
@@ -254,16 +258,20 @@ async def test_a_stream_that_breaks_off_says_so(run_api):
         assert seen[0] == "he" and broken.value.code == "engine_error"
 
 
+def limit(seconds: float) -> dict[str, Any]:
+    """The deadline of a request."""
+    return {"extra_headers": {"X-Request-Timeout": str(seconds)}}
+
+
 async def test_a_deadline_within_a_stream_is_its_last_event(run_api):
     async with run_api(lambda request: [Output(encode("he"))]) as api:
-        stream = await api.openai.chat.completions.create(
-            model="fake", messages=HELLO, stream=True, extra_headers={"X-Request-Timeout": "0.3"}
-        )
+        create = partial(api.openai.chat.completions.create, model="fake", messages=HELLO, stream=True)
+        begun, _, _ = await in_time(api.service, lambda seconds: ensure_future(create(**limit(seconds))))
         with pytest.raises(openai.APIError) as late:
-            async for _ in stream:
+            async for _ in await begun:
                 pass
         assert late.value.code == "deadline_exceeded"
-        await asyncio.wait_for(api.service.engine.aborts.get(), 30)
+        await soon(api.service.engine.aborts.get())
 
 
 async def test_a_disconnect_aborts_the_request(run_api):
@@ -273,7 +281,7 @@ async def test_a_disconnect_aborts_the_request(run_api):
             if chunk.choices[0].delta.content:
                 break
         await stream.close()
-        await asyncio.wait_for(api.service.engine.aborts.get(), 30)
+        await soon(api.service.engine.aborts.get())
         while api.service.frontend.limits.num_calls:
             await asyncio.sleep(0.01)
         counters = api.service.frontend.counters
@@ -283,14 +291,13 @@ async def test_a_disconnect_aborts_the_request(run_api):
 
 async def test_the_clients_deadline_ends_the_request(run_api):
     async with run_api(lambda request: []) as api:
+        create = partial(api.openai.chat.completions.create, model="fake", messages=HELLO)
+        call, sent, _ = await in_time(api.service, lambda seconds: ensure_future(create(**limit(seconds))))
         with pytest.raises(openai.APIStatusError) as late:
-            await api.openai.chat.completions.create(
-                model="fake", messages=HELLO, extra_headers={"X-Request-Timeout": "0.2"}
-            )
+            await call
         assert late.value.status_code == 504
-        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
         assert sent.HasField("deadline")
-        await asyncio.wait_for(api.service.engine.aborts.get(), 30)
+        await soon(api.service.engine.aborts.get())
 
 
 async def test_both_names_of_the_limit_may_say_the_same(run_api):

@@ -1,6 +1,5 @@
 """/v1/messages and its count of tokens, over raw HTTP in the shapes that Anthropic documents."""
 
-import asyncio
 import json
 
 import pytest
@@ -9,6 +8,7 @@ from frontend.auth.tokens import add_line, digest_of, entry_line
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import Output, encode, say, write_checkpoint
 from tests.frontend.streams.test_answers import TEMPLATE, script
+from tests.patience import soon
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = [
@@ -152,7 +152,7 @@ async def test_fields_reach_the_engine(run_api):
             thinking={"type": "adaptive"},
         )
         assert answer.status_code == 200, answer.text
-        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
+        sent = await soon(api.service.engine.requests.get())
         assert "city" in sent.grammar and sent.stopping.max_tokens == 5
         assert (sent.sampling.temperature, sent.sampling.top_p, sent.sampling.top_k) == (0.25, 0.5, 3)
 
@@ -288,7 +288,7 @@ async def test_the_token_comes_in_the_header_of_anthropics_clients(run_api, tmp_
             answer = await api.http.post(MESSAGES, json=ASK, headers={"x-api-key": key})
             assert answer.status_code == status
         assert answer.json()["error"]["type"] == "authentication_error"
-        assert (await asyncio.wait_for(api.service.engine.requests.get(), 30)).tenant == "alice"
+        assert (await soon(api.service.engine.requests.get())).tenant == "alice"
 
 
 async def test_text_of_several_blocks_is_one_message(run_api, turns):

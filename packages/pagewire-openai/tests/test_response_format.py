@@ -1,9 +1,9 @@
 """`response_format` becomes the request's structured output, and its errors keep OpenAI's names."""
 
-import asyncio
-
 import openai
 import pytest
+
+from tests.patience import soon
 
 GRAMMARS = {"grammar_engine": "llguidance"}
 ASK = [{"role": "user", "content": "hi"}]
@@ -23,7 +23,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 async def test_a_form_reaches_the_engine(run_api, form, field):
     async with run_api(engine_options=GRAMMARS) as api:
         await api.openai.chat.completions.create(model="fake", messages=ASK, response_format=form)
-        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
+        sent = await soon(api.service.engine.requests.get())
         assert sent.grammar and ('"a"' in sent.grammar) == (field == "json_schema")
 
 

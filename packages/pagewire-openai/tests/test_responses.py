@@ -1,6 +1,5 @@
 """/v1/responses, driven by the openai package, whose types judge each answer and event."""
 
-import asyncio
 import json
 
 import openai
@@ -11,6 +10,7 @@ from pydantic import TypeAdapter
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import END, Output, encode, say, write_checkpoint
 from tests.frontend.streams.test_answers import TEMPLATE, script
+from tests.patience import soon
 
 EVENTS: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -125,7 +125,7 @@ async def test_fields_reach_the_engine(run_api):
             metadata={"a": "b"},
             extra_body={"top_k": 3, "seed": 9},
         )
-        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
+        sent = await soon(api.service.engine.requests.get())
         assert "city" in sent.grammar and sent.stopping.max_tokens == 5
         assert (sent.sampling.temperature, sent.sampling.top_p, sent.sampling.top_k) == (0.25, 0.5, 3)
         assert sent.sampling.seed == 9
@@ -178,7 +178,7 @@ async def test_a_disconnect_aborts_the_request(run_api):
             if event.type == "response.output_text.delta":
                 break
         await stream.close()
-        await asyncio.wait_for(api.service.engine.aborts.get(), 30)
+        await soon(api.service.engine.aborts.get())
 
 
 async def test_text_after_calls_is_an_item_of_its_own(run_api):

@@ -10,6 +10,7 @@ from pagewire.ipc.columns import unpack_u32
 from pagewire.v1.generation_pb2 import AbortRequest
 from pagewire_openai import scoring
 from tests.frontend.fakes import MAX_MODEL_LEN, encode, fake_vector, pool
+from tests.patience import soon
 
 LOGITS = Pooling(type=POOLING_TYPE_LAST, token_ids=encode("yn"))
 DOCUMENTS = ["a", "bbb", ""]
@@ -195,7 +196,7 @@ async def test_an_abort_ends_all_pairs(reranker, monkeypatch, at_once):
         engine, body = api.service.engine, {"text_1": ["q", "r", "s"], "text_2": ["a", "b", "c"]}
         engine.script = None
         call = asyncio.ensure_future(api.http.post("/v1/score", json=body, headers={"x-request-id": "mine"}))
-        sent = [await asyncio.wait_for(engine.requests.get(), 30) for _ in range(min(at_once, 3))]
+        sent = [await soon(engine.requests.get()) for _ in range(min(at_once, 3))]
         assert {each.group for each in sent} == {"mine"}, "a core finds all of it for another frontend"
         response = await api.service.generation.Abort(AbortRequest(request_ids=["mine", "other"]))
         assert list(response.aborted_request_ids) == ["mine"]

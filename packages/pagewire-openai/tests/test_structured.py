@@ -1,9 +1,10 @@
 """vLLM's fields for the form of an answer reach the engine as the gRPC field would."""
 
-import asyncio
 import json
 
 import pytest
+
+from tests.patience import soon
 
 GRAMMARS = {"grammar_engine": "llguidance"}
 ASK = [{"role": "user", "content": "hi"}]
@@ -27,10 +28,10 @@ async def test_both_generations_of_fields_make_the_same_grammar(run_api, name, v
         for fields in ({"structured_outputs": {name: value}}, {f"guided_{name}": value}):
             answer = await api.post("/v1/chat/completions", messages=ASK, **fields)
             assert answer.status_code == 200, answer.text
-            sent.append((await asyncio.wait_for(api.service.engine.requests.get(), 30)).grammar)
+            sent.append((await soon(api.service.engine.requests.get())).grammar)
         answer = await api.post("/v1/completions", prompt="hi", structured_outputs={name: value})
         assert answer.status_code == 200, answer.text
-        sent.append((await asyncio.wait_for(api.service.engine.requests.get(), 30)).grammar)
+        sent.append((await soon(api.service.engine.requests.get())).grammar)
         assert contained in sent[0] and len(set(sent)) == 1
 
 
@@ -46,7 +47,7 @@ async def test_the_other_forms(run_api, path):
         for fields in forms:
             answer = await api.post(path, **question, **fields)
             assert answer.status_code == 200, answer.text
-            assert (await asyncio.wait_for(api.service.engine.requests.get(), 30)).grammar
+            assert (await soon(api.service.engine.requests.get())).grammar
 
 
 @pytest.mark.parametrize(

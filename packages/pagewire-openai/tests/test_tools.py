@@ -1,6 +1,5 @@
 """Tool calls and reasoning in OpenAI's shape, as the openai package puts them together."""
 
-import asyncio
 import json
 
 import openai
@@ -8,6 +7,7 @@ import pytest
 
 from tests.frontend.fakes import write_checkpoint
 from tests.frontend.streams.test_answers import TEMPLATE, script
+from tests.patience import soon
 
 ASK = [{"role": "user", "content": "hi"}]
 TOOLS = [
@@ -90,7 +90,7 @@ async def test_what_is_enforced_reaches_the_engine(run_api, fields, sent):
     options = {"max_model_len": 2000, "grammar_engine": "llguidance"}
     async with run_api(script, engine_options=options) as api:
         await api.openai.chat.completions.create(model="fake", messages=ASK, tools=TOOLS, **fields)
-        grammar = (await asyncio.wait_for(api.service.engine.requests.get(), 30)).grammar
+        grammar = (await soon(api.service.engine.requests.get())).grammar
         assert all(text in grammar for text in sent) and ("get_weather" in grammar) == ("get_weather" in sent)
 
 

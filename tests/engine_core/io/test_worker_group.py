@@ -19,6 +19,7 @@ from pagewire.internal.v1.worker_pb2 import Initialize, Ready, WorkerHello, Work
 from pagewire.ipc import transport
 from tests.engine_core.fakes import Ledger, add_request, expected_output, make, run
 from tests.engine_core.processes import python, spawn_fake_worker
+from tests.patience import PATIENCE_S
 
 Context = zmq.Context[zmq.Socket[bytes]]
 INITIALIZE = Initialize(block_size=4, num_blocks=16)
@@ -247,7 +248,7 @@ def test_a_step_that_never_ends(watchful: WorkerGroup, monkeypatch: pytest.Monke
         one_step(watchful)
     assert len(beats) >= 4, "on_wait is called while the core waits"
     child = watchful._ranks[0].child
-    assert child is not None and child._process.wait(60) == -signal.SIGKILL
+    assert child is not None and child._process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_an_idle_worker_that_is_stopped(watchful: WorkerGroup) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from engine_core.io.worker_process import WorkerChild, WorkerDied
 from pagewire.internal.v1.worker_pb2 import Failed
+from tests.patience import PATIENCE_S
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def child(script: str) -> Iterator[WorkerChild]:
 
 
 def death(worker: WorkerChild) -> WorkerDied:
-    worker._process.wait(30)
+    worker._process.wait(PATIENCE_S)
     return worker.cause_of_death("the worker", "it cannot be reached")
 
 
@@ -39,7 +40,7 @@ def test_an_exit_code_is_the_cause() -> None:
 
 
 def test_a_kill_may_pass() -> None:
-    with child("time.sleep(60)") as worker:
+    with child("time.sleep(600)") as worker:
         worker.kill()
         error = death(worker)
     assert "killed by SIGKILL" in error.why and error.may_pass
@@ -53,13 +54,13 @@ def test_its_own_report_is_the_cause() -> None:
 
 
 def test_a_process_that_lives_is_described_from_outside() -> None:
-    with child("time.sleep(60)") as worker:
+    with child("time.sleep(600)") as worker:
         error = worker.cause_of_death("rank 1 of the worker", "it cannot be reached")
     assert str(error) == f"rank 1 of the worker (pid {worker.pid}) is gone: it cannot be reached"
 
 
 def test_close_kills_after_the_grace() -> None:
-    with child("time.sleep(60)") as worker:
+    with child("time.sleep(600)") as worker:
         pass
     assert worker._process.returncode == -signal.SIGKILL
 

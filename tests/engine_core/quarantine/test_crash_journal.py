@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine_core.quarantine.blame import Span, Suspect
 from engine_core.quarantine.crash_journal import CrashJournal, journal_path, next_journal, open_journal
 from engine_core.step.plan import Plan
+from tests.patience import PATIENCE_S
 
 ROWS = 4
 
@@ -180,7 +181,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_the_file_outlives_a_process_that_is_killed(tmp_path: Path):
     path = tmp_path / "notes"
-    subprocess.run([sys.executable, "-c", DIES, str(path)], check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", DIES, str(path)], check=False, timeout=PATIENCE_S)
     assert path.stat().st_mode & 0o777 == 0o600
     journal = open_journal(path, ROWS)
     assert journal.suspects.keys() == {11}

@@ -33,6 +33,7 @@ from frontend.text.tokenizer_files import load_tokenizer
 from tests.free_ports import free_ports
 from tests.frontend.answers.real_templates import folder_of_templates
 from tests.frontend.answers.transcripts import CALLS, SCHEMAS, TRANSCRIPTS, bound, read
+from tests.patience import PATIENCE_S
 from tests.real.gpt_oss import gpt_oss_folder, vocabulary_file
 
 Calls = list[tuple[str, Any]]
@@ -50,7 +51,6 @@ TOOLS: list[dict[str, Any]] = [
 ]
 SIZE = 64
 """Hidden units of the model."""
-PATIENCE_S = 60.0
 
 
 class Names(NamedTuple):

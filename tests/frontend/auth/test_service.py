@@ -15,8 +15,8 @@ from frontend.auth.tokens import digest_of, entry_line
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2
 from tests.frontend.auth.test_authenticator import ADMINS, EVERYBODY, METHODS, bearer
 from tests.frontend.fakes import Output, Service, encode, make_request, run_service, text_of
+from tests.patience import PATIENCE_S, soon
 
-PATIENCE_S = 60.0
 ALICE, BOB, OPERATOR = bearer("alice's"), bearer("bob's"), bearer("operator's")
 
 
@@ -102,12 +102,12 @@ async def test_continuations_are_scored_within_the_quota(service):
     scored = asyncio.ensure_future(
         service.pooling.ScoreContinuations(request, metadata=ALICE, timeout=PATIENCE_S)
     )
-    handles = [(await asyncio.wait_for(service.engine.requests.get(), 30)).handle for _ in range(3)]
+    handles = [(await soon(service.engine.requests.get())).handle for _ in range(3)]
     for _ in range(2):
         await asyncio.sleep(0.05)
         assert service.engine.requests.empty()
         await service.engine.output(handles.pop(0), Output([9], 3))
-        handles.append((await asyncio.wait_for(service.engine.requests.get(), 30)).handle)
+        handles.append((await soon(service.engine.requests.get())).handle)
     for handle in handles:
         await service.engine.output(handle, Output([9], 3))
     assert len((await scored).scores) == 5
@@ -170,7 +170,7 @@ async def test_reasons(service):
 async def test_the_tenant_of_a_multiplexed_stream_is_that_of_its_requests(service):
     call = service.generation.GenerateMultiplexed(metadata=ALICE)
     await call.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="x")))
-    sent = await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
+    sent = await soon(service.engine.requests.get())
     assert (sent.tenant, sent.request_id, sent.tenant_terms.max_requests) == ("alice", "alice/x", 3)
     theirs = make_request(request_id="y", tenant="bob")
     await call.write(generation_pb2.GenerateMultiplexedRequest(generate=theirs))
@@ -185,7 +185,7 @@ async def test_the_tenant_of_a_multiplexed_stream_is_that_of_its_requests(servic
 async def test_the_engine_hears_of_the_tenant_and_its_terms(service):
     for metadata, named in ((ALICE, ""), (ALICE, "alice"), (OPERATOR, "")):
         call = service.generation.Generate(make_request(tenant=named, request_id="x"), metadata=metadata)
-        sent = await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
+        sent = await soon(service.engine.requests.get())
         await service.engine.output(sent.handle, Output(encode("ok"), 3))
         messages = [message async for message in call]
         assert text_of(messages) == "ok" and messages[0].request_id == "x"
@@ -201,7 +201,7 @@ async def test_ids_and_aborts_are_per_tenant(service):
     calls, handles = [], []
     for metadata in (ALICE, BOB):
         calls.append(service.generation.Generate(make_request(request_id="x"), metadata=metadata))
-        handles.append((await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle)
+        handles.append((await soon(service.engine.requests.get())).handle)
     other = make_request(request_id="x")
     other.stopping.max_tokens = 3
     with refused("ALREADY_EXISTS", "REQUEST_ID_IN_USE"):
@@ -229,10 +229,10 @@ async def test_a_token_that_is_removed_is_refused_and_its_streams_go_on(service,
     files._interval = 0.01
     files.start()
     call = service.generation.Generate(make_request(), metadata=BOB)
-    handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    handle = (await soon(service.engine.requests.get())).handle
     many = service.generation.GenerateMultiplexed(metadata=BOB)
     await many.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="x")))
-    others = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    others = (await soon(service.engine.requests.get())).handle
     tokens.write_text("tokens:\n" + listed("alice") + listed("carol"))
     list_models = "/pagewire.v1.ModelService/ListModels"
     while await status_of(service, list_models, BOB) != "UNAUTHENTICATED":
@@ -241,7 +241,7 @@ async def test_a_token_that_is_removed_is_refused_and_its_streams_go_on(service,
     await service.engine.output(handle, Output(encode("bye"), 3))
     assert text_of([message async for message in call]) == "bye"
     await many.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="y")))
-    (error,) = (await asyncio.wait_for(many.read(), PATIENCE_S)).errors
+    (error,) = (await soon(many.read())).errors
     assert error.request_id == "y" and error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
     await service.engine.output(others, Output(encode("bye"), 3))
     assert text_of((await many.read()).responses) == "bye"

@@ -17,6 +17,7 @@ from pagewire_gateways.protos import open_inference_pb2 as oip
 from pagewire_gateways.protos import open_inference_pb2_grpc, tei_pb2, tei_pb2_grpc
 from pagewire_openai.extension import SERVED
 from tests.frontend.fakes import Service, run_service
+from tests.patience import PATIENCE_S
 
 TEXT = "x" * (40 << 10)
 """More than is read as it comes, less than is decoded in turns."""
@@ -231,7 +232,7 @@ async def doors_of(checkpoint: Path, **flags: Any) -> AsyncIterator[Doors]:
     every = {"openai_port": 0, "vllm_engine": True, "open_inference": True, "tei": True}
     async with run_service(checkpoint, pooling_type="last", **every, **flags) as service:
         url = service.frontend.facts["openai"].removesuffix("/v1")
-        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
             yield Doors(service, http)
 
 

@@ -1,6 +1,5 @@
 """A frontend takes on so much and no more, and says when to come back."""
 
-import asyncio
 from contextlib import ExitStack
 
 import grpc
@@ -15,6 +14,7 @@ from frontend.rpc.error_mapping import RETRY_PUSHBACK
 from pagewire.retry_after import UNKNOWN_S
 from pagewire.v1 import tokenizer_pb2
 from tests.frontend.fakes import END, Output, make_request, run_service
+from tests.patience import soon
 
 
 class Calls:
@@ -97,7 +97,7 @@ async def test_a_client_is_refused_before_anything_is_done(checkpoint, model):
     """Trailers only: gRPC's retry policies may act. Calls that cost nothing are answered."""
     async with run_service(checkpoint, model=model, max_concurrent_requests=1) as service:
         call = service.generation.Generate(make_request())
-        handle = (await asyncio.wait_for(service.engine.requests.get(), 60)).handle
+        handle = (await soon(service.engine.requests.get())).handle
         refused = service.generation.GenerateUnary(make_request())
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await refused
@@ -113,7 +113,7 @@ async def test_a_client_is_refused_before_anything_is_done(checkpoint, model):
         async for _ in call:
             pass
         again = service.generation.Generate(make_request())
-        await asyncio.wait_for(service.engine.requests.get(), 60)
+        await soon(service.engine.requests.get())
         again.cancel()
 
 
@@ -121,7 +121,7 @@ async def test_prompts_that_are_read_have_a_bound(checkpoint, model):
     """While one is read there is no room for another; what is being generated does not count."""
     async with run_service(checkpoint, model=model, max_tokenizing_bytes=1) as service:
         first = service.generation.Generate(make_request())
-        await asyncio.wait_for(service.engine.requests.get(), 60)
+        await soon(service.engine.requests.get())
         second = service.generation.Generate(make_request())
-        await asyncio.wait_for(service.engine.requests.get(), 60)
+        await soon(service.engine.requests.get())
         first.cancel(), second.cancel()

@@ -6,6 +6,7 @@ import pytest
 
 from frontend.call.serving_state import DRAINING, FAILED, SERVING, STARTING, ServingState
 from frontend.errors import Draining
+from tests.patience import soon
 
 
 def test_a_drain_fails_health_checks_before_it_refuses():
@@ -41,7 +42,7 @@ async def test_every_waiter_sees_a_change():
     await asyncio.sleep(0)
     assert not any(waiter.done() for waiter in waiters)
     state.set_engine(SERVING)
-    await asyncio.wait_for(asyncio.gather(*waiters), 10)
+    await soon(asyncio.gather(*waiters))
 
 
 async def test_a_change_before_the_waiter_runs_is_seen():
@@ -49,12 +50,12 @@ async def test_a_change_before_the_waiter_runs_is_seen():
     state = ServingState()
     waiter = asyncio.ensure_future(state.changed())
     state.set_engine(SERVING)
-    await asyncio.wait_for(waiter, 10)
+    await soon(waiter)
     waiting = asyncio.ensure_future(state.unless_closed(asyncio.Event().wait()))
     await asyncio.sleep(0)  # it has read the state, and the task that waits for its change has not begun
     state.close()
     with pytest.raises(Draining):
-        await asyncio.wait_for(waiting, 10)
+        await soon(waiting)
 
 
 async def test_a_caller_that_leaves_leaves_no_task():

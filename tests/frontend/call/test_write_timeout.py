@@ -7,6 +7,7 @@ import pytest
 
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import SlowConsumer
+from tests.patience import soon
 
 
 class Client:
@@ -136,7 +137,7 @@ async def test_it_looks_by_itself(clock: Clock) -> None:
     await turn()
     clock.now += 1
     with pytest.raises(SlowConsumer):
-        await asyncio.wait_for(task, 60)
+        await soon(task)
     await timeouts.stop()
 
 

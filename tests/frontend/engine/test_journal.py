@@ -10,6 +10,7 @@ from frontend.engine.journal import MAX_DEATHS, MAX_RESENT, Journal, put_deliver
 from frontend.errors import EngineDead, EngineNotReady, InternalError, Quarantined, ServiceError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from tests.patience import until
 
 
 class Core:
@@ -68,7 +69,7 @@ async def test_without_patience_a_lost_entry_fails():
 async def test_patience_ends():
     journal, core, sink = Journal(0.02), Core(), Sink()
     journal.lose(entry_of(journal, core, sink), InternalError(), InternalError())
-    await asyncio.sleep(0.1)
+    await until(lambda: sink.error is not None)
     assert isinstance(sink.error, EngineDead) and not journal.num_waiting
 
 
@@ -88,7 +89,7 @@ async def test_a_new_entry_is_held_for_its_first_core():
 async def test_no_core_takes_an_entry_that_is_held():
     journal, sink = Journal(60.0), Sink()
     journal.hold(engine_pb2.AddRequest(handle=1), sink, 0.02)
-    await asyncio.sleep(0.1)
+    await until(lambda: sink.error is not None)
     assert isinstance(sink.error, EngineNotReady) and not len(journal)
 
 
@@ -97,8 +98,8 @@ async def test_a_time_limit_runs_while_an_entry_waits():
     entry = entry_of(journal, core, sink)
     entry.request.stopping.time_limit.FromMilliseconds(20)
     journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
-    await asyncio.sleep(0.1)
-    assert sink.has_run_out and sink.error is None and not len(journal)
+    await until(lambda: sink.has_run_out)
+    assert sink.error is None and not len(journal)
 
 
 @pytest.mark.parametrize(("is_dead", "most"), [(False, MAX_RESENT), (True, MAX_DEATHS)])

@@ -16,6 +16,7 @@ import trustme
 from frontend.auth.tokens import digest_of
 from frontend.http import endpoint, exchange, server
 from tests.frontend.fakes import Output, Service, encode, run_service, say, until
+from tests.patience import PATIENCE_S
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 JSON = {"content-type": "application/json"}
@@ -31,7 +32,7 @@ def run(checkpoint: Path) -> Run:
         script = script or say(encode("hello"))
         async with run_service(checkpoint, script, openai_port=0, **flags) as service:
             url = service.frontend.facts["openai"].removesuffix("/v1")
-            async with httpx2.AsyncClient(base_url=url, timeout=60, verify=verify) as client:
+            async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S, verify=verify) as client:
                 yield service, client
 
     return start
@@ -55,7 +56,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
     """Everything that arrives before the connection ends, or is reset."""
     received = b""
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while part := await reader.read(1 << 16):
                 received += part
     except ConnectionError:
@@ -299,7 +300,7 @@ async def _serial(service: Service, context: ssl.SSLContext) -> str:
 
 async def soon_async(look: Callable[[], Awaitable[Any]], holds: Callable[[Any], bool]) -> None:
     """Waits until what is seen is right."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds(await look()):
             await asyncio.sleep(0.1)
 

@@ -17,6 +17,7 @@ from pagewire.v1.prompt_pb2 import Prompt
 from pagewire.v1.tokenizer_pb2 import DetokenizeRequest, TokenizeRequest
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.fakes import make_request, run_service, say, until
+from tests.patience import PATIENCE_S
 
 
 class Work:
@@ -37,7 +38,7 @@ class Work:
     async def hold(self) -> asyncio.Task[bool]:
         def wait() -> bool:
             self._held.set()
-            return self._release.wait(60)
+            return self._release.wait(PATIENCE_S)
 
         task = asyncio.create_task(self.threads.run(wait, None, 1))
         await asyncio.to_thread(self._held.wait, 60)
@@ -129,7 +130,7 @@ async def test_a_thread_stays_free_for_others_while_they_have_calls(
 async def test_a_job_that_takes_too_long_ends_its_turn_once(model: ModelInfo) -> None:
     reader, release = PromptReader(model.tokenizer, None, 2), threading.Event()
     with pytest.raises(TimeoutError):
-        await reader.run(lambda: release.wait(60), "alice", 1, 0.01)
+        await reader.run(lambda: release.wait(PATIENCE_S), "alice", 1, 0.01)
     assert reader.jobs.turns.num_free == 2
     release.set()
     assert await reader.run(lambda: "done", "alice", 1) == "done"
@@ -154,7 +155,7 @@ async def test_a_generation_comes_before_the_hundred_calls_of_another_tenant(
 
     def hold() -> bool:
         held.set()
-        return release.wait(60)
+        return release.wait(PATIENCE_S)
 
     monkeypatch.setattr(PromptEncoder, "read", recorded)
     async with run_service(checkpoint, say([65]), model=model, **settings) as service:

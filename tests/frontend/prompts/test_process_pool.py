@@ -19,6 +19,7 @@ from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
+from tests.patience import PATIENCE_S, soon
 
 LONG = "some words é " * 8000
 PROMPTS = {
@@ -182,7 +183,7 @@ async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(read
     ask.set()
     await asyncio.wait(readers._jobs.running)
     assert num_asked == 1
-    await asyncio.wait_for(readers._jobs.turns.begin(None), 60)  # the turn is free again
+    await soon(readers._jobs.turns.begin(None))  # the turn is free again
 
 
 async def test_an_idle_process_that_was_killed_fails_no_request(pair, readers):
@@ -202,7 +203,7 @@ async def test_a_tokenizer_that_occupies_a_thread_suspends_threads_for_a_while(p
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
     now, release = 0.0, threading.Event()
     there._clock = lambda: now
-    monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(60))
+    monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(PATIENCE_S))
     read = await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
     assert read.text == "hi" and len(readers._idle) == 1
     assert await there.run(lambda: 1, None, 1) == 1, "the pool has a thread again"
@@ -221,7 +222,7 @@ async def test_waiting_for_a_thread_does_not_suspend_threads(pair, readers, monk
     _, there = pair
     release = threading.Event()
     # A large answer, say, has its only thread.
-    busy = asyncio.create_task(there.run(lambda: release.wait(60), None, 1))
+    busy = asyncio.create_task(there.run(lambda: release.wait(PATIENCE_S), None, 1))
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.01)
     small = asyncio.create_task(there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512))
     await asyncio.sleep(0.1)
@@ -242,7 +243,7 @@ async def test_prompts_that_wait_behind_a_lost_thread_go_to_a_process(pair, read
     _, there = pair
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
     release = threading.Event()
-    monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(60))
+    monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(PATIENCE_S))
     prompts = [prompt_pb2.Prompt(text=f"hi {place}") for place in range(3)]
     reads = await asyncio.gather(*(there.read(prompt, "prompt", vocab_size=512) for prompt in prompts))
     assert [read.text for read in reads] == [prompt.text for prompt in prompts]

@@ -1,6 +1,5 @@
 """Errors of calls."""
 
-import asyncio
 import gc
 import types
 
@@ -10,6 +9,7 @@ import pytest
 from frontend.call.messages import LARGE_MESSAGE_BYTES
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import details_of, run_service
+from tests.patience import until
 
 
 def frames_with_a_large_request() -> list[str]:
@@ -40,10 +40,7 @@ async def test_a_refused_request_does_not_wait_for_the_garbage_collector(checkpo
                     await service.generation.GenerateUnary(request)
                 assert details_of(caught.value)["ErrorInfo"].reason == "INVALID_FIELD"
             del request, caught
-            for _ in range(1000):  # the call's task ends some time after its client knows
-                if not (held := frames_with_a_large_request()):
-                    break
-                await asyncio.sleep(0.01)
-            assert not held
+            # The call's task ends some time after its client knows.
+            await until(lambda: not frames_with_a_large_request())
         finally:
             gc.enable()

@@ -1,6 +1,5 @@
 """Drain and Resume for one frontend, another one and all; over real gRPC, and through a fake engine."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from frontend.server import Frontend
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import admin_pb2
 from tests.frontend.fakes import Service, details_of, make_request, run_service
+from tests.patience import soon
 
 
 @contextlib.asynccontextmanager
@@ -55,7 +55,7 @@ def shown(response) -> list[tuple[str, int, int, str]]:
 
 async def test_all_frontends_drain_and_resume(service, other):
     call = service.generation.Generate(make_request())
-    await asyncio.wait_for(service.engine.requests.get(), 30)
+    await soon(service.engine.requests.get())
     answer = await service.admin.Drain(admin_pb2.DrainRequest(all_frontends=True))
     assert shown(answer) == [("frontend-1", DRAINING, 1, ""), ("frontend-2", DRAINING, 0, "")]
     assert answer.in_flight_requests == 1 and service.frontend.state.state == other.state.state == DRAINING
@@ -96,7 +96,7 @@ def with_epoch(hello: engine_pb2.Hello) -> engine_pb2.Hello:
 
 async def test_a_name_that_is_none_or_several(service, other):
     other.engine.hello.name = "frontend-1"
-    while await asyncio.wait_for(service.engine.hellos.get(), 30) != with_epoch(other.engine.hello):
+    while await soon(service.engine.hellos.get()) != with_epoch(other.engine.hello):
         pass
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await service.admin.Drain(admin_pb2.DrainRequest(frontend="frontend-9"))

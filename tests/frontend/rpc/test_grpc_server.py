@@ -14,8 +14,7 @@ from frontend.rpc.grpc_server import GrpcServer
 from pagewire.errors import StartupError
 from pagewire.v1 import model_pb2
 from tests.frontend.fakes import Output, encode, make_request, run_service, text_of
-
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S, soon
 
 
 async def send_bad_path(port: int) -> None:
@@ -44,9 +43,9 @@ async def send_bad_path(port: int) -> None:
 async def test_a_path_cannot_stop_a_frontend(checkpoint, model, reuse_port, caplog):
     async with run_service(checkpoint, model=model, reuse_port=reuse_port) as service:
         call = service.generation.Generate(make_request())
-        handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+        handle = (await soon(service.engine.requests.get())).handle
         for _ in range(3):
-            await asyncio.wait_for(send_bad_path(service.port), PATIENCE_S)
+            await soon(send_bad_path(service.port))
             async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}") as channel:
                 list_models = channel.unary_unary(
                     "/pagewire.v1.ModelService/ListModels",
@@ -67,8 +66,8 @@ async def test_a_path_cannot_stop_a_frontend(checkpoint, model, reuse_port, capl
 async def test_streams_of_a_broken_server_end_with_the_frontend(checkpoint, model):
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request())
-        await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
-        await asyncio.wait_for(send_bad_path(service.port), PATIENCE_S)
+        await soon(service.engine.requests.get())
+        await soon(send_bad_path(service.port))
         await service.frontend.stop(0.01)
         assert await call.code() == grpc.StatusCode.UNAVAILABLE
 
@@ -102,5 +101,5 @@ async def test_a_frontend_ends_when_another_process_takes_its_port(monkeypatch):
     assert server.open(0) == 4711
     await server.start()
     with pytest.raises(StartupError, match="cannot listen"):
-        await asyncio.wait_for(server.wait_broken(), PATIENCE_S)
+        await soon(server.wait_broken())
     await server.stop(0)

@@ -15,8 +15,7 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.tls import Certificates, read_certificates
 from tests.frontend.fakes import engine_address
-
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 class Authority:

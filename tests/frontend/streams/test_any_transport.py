@@ -27,6 +27,7 @@ from pagewire.config import FrontendConfig
 from pagewire.telemetry.tracing import read_trace_context
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import FakeEngine, encode, engine_address, make_request, say, text_of
+from tests.patience import soon
 
 METHOD = "/pagewire.v1.GenerationService/Generate"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -102,7 +103,7 @@ async def test_a_request_is_served(model):
         body = Body()
         assert await served.serve(ALICE, make_request(), body.send) == (200, None)
         assert text_of(body.messages) == "hello"
-        sent = await asyncio.wait_for(core.requests.get(), 30)
+        sent = await soon(core.requests.get())
         assert sent.tenant == "alice" and sent.traceparent == TRACE and sent.HasField("deadline")
         assert not served.limits.num_calls and not served.generator.registry
 

@@ -26,6 +26,7 @@ from tests.frontend.fakes import (
     text_of,
     tokens_of,
 )
+from tests.patience import soon
 
 RAW = byte_level_tokenizer()
 EOS = generation_pb2.FINISH_REASON_EOS
@@ -36,7 +37,7 @@ HELLO = say(encode("he"), encode("llo "), encode("é")[:1], encode("é")[1:], en
 
 
 async def next_of(queue: asyncio.Queue):
-    return await asyncio.wait_for(queue.get(), 30)
+    return await soon(queue.get())
 
 
 async def failure_of(call) -> grpc.aio.AioRpcError:
@@ -419,7 +420,7 @@ async def test_another_engine_takes_over(checkpoint, model):
         assert details_of(await failure_of(call))["ErrorInfo"].reason == "ENGINE_DEAD"
         service.engine.epoch, service.engine.script = 2, HELLO
         await service.engine.start()
-        await asyncio.wait_for(service.frontend.wait_until_serving(), 30)
+        await soon(service.frontend.wait_until_serving())
         assert text_of(await service.generate()) == "hello é!"
 
 

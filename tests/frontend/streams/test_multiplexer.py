@@ -28,6 +28,7 @@ from tests.frontend.fakes import (
     say,
     text_of,
 )
+from tests.patience import soon
 from tests.stalled import StalledClient
 
 ABORTED = generation_pb2.FINISH_REASON_ABORTED
@@ -47,7 +48,7 @@ def abort(*request_ids: str, **fields: Any) -> Command:
 
 
 async def next_of(queue: "asyncio.Queue[Any]") -> Any:
-    return await asyncio.wait_for(queue.get(), 30)
+    return await soon(queue.get())
 
 
 class Client:
@@ -61,7 +62,7 @@ class Client:
             await self.call.write(command)
 
     async def read(self) -> Message:
-        message = await asyncio.wait_for(self.call.read(), 30)
+        message = await soon(self.call.read())
         assert message is not grpc.aio.EOF
         return message
 
@@ -80,7 +81,7 @@ class Client:
 
 
 async def _until_end(call: Any) -> AsyncIterator[Message]:
-    while (message := await asyncio.wait_for(call.read(), 30)) is not grpc.aio.EOF:
+    while (message := await soon(call.read())) is not grpc.aio.EOF:
         yield message
 
 
@@ -339,7 +340,7 @@ async def test_abort_of_a_request_that_is_being_read(checkpoint, model, monkeypa
 
         monkeypatch.setattr(reader, "read_for_generation", slow)
         await client.send(generate("a"))
-        await asyncio.wait_for(entered.wait(), 30)
+        await soon(entered.wait())
         await client.send(abort("a"), Command())
         assert fields_of(await client.error()) == ["command"], "so the abort has been read, too"
         go.set()
@@ -375,7 +376,7 @@ async def test_garbage_ends_the_stream(checkpoint, model):
         await call.write(generate("a").SerializeToString())
         handle = (await next_of(service.engine.requests)).handle
         await call.write(b"\x1a\xff\xff\xff\xff\x0f")
-        assert await asyncio.wait_for(call.code(), 30) == grpc.StatusCode.INVALID_ARGUMENT
+        assert await soon(call.code()) == grpc.StatusCode.INVALID_ARGUMENT
         assert (await next_of(service.engine.aborts)).handle == handle
 
 
@@ -411,13 +412,13 @@ async def test_a_drain_ends_the_stream_after_its_requests(checkpoint, model):
         await idle.send(Command())
         await idle.error()
         service.frontend.state.refuse()
-        assert await asyncio.wait_for(idle.call.code(), 30) == grpc.StatusCode.UNAVAILABLE
+        assert await soon(idle.call.code()) == grpc.StatusCode.UNAVAILABLE
         await client.send(generate("b"))
         error = await client.error()
         assert (error.code, reason_of(error)) == (code_pb2.UNAVAILABLE, "DRAINING")
         await service.engine.output(handle, Output(encode("x"), MAX_TOKENS))
         assert text_of(responses_of([await client.read()], "a")) == "x"
-        assert await asyncio.wait_for(client.call.code(), 30) == grpc.StatusCode.UNAVAILABLE
+        assert await soon(client.call.code()) == grpc.StatusCode.UNAVAILABLE
         assert (await _error_of(client.call.read())).details().startswith("this server is going away")
 
 
@@ -432,7 +433,7 @@ async def test_an_idle_stream_notices_the_second_drain(checkpoint, model):
         await service.engine.output(handle, Output(encode("x"), MAX_TOKENS))
         assert text_of(responses_of([await client.read()], "a")) == "x"
         service.frontend.state.refuse()
-        assert await asyncio.wait_for(client.call.code(), 30) == grpc.StatusCode.UNAVAILABLE
+        assert await soon(client.call.code()) == grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_server_that_ends_has_each_request_continued(checkpoint, model):
@@ -442,7 +443,7 @@ async def test_a_server_that_ends_has_each_request_continued(checkpoint, model):
         stopping = asyncio.ensure_future(service.frontend.stop(0))
         error = await client.error()
         assert (error.request_id, reason_of(error)) == ("a", "DRAINING")
-        assert await asyncio.wait_for(client.call.code(), 30) == grpc.StatusCode.UNAVAILABLE
+        assert await soon(client.call.code()) == grpc.StatusCode.UNAVAILABLE
         await stopping
 
 
@@ -485,14 +486,14 @@ async def test_commands_are_not_read_while_rejections_are_unread(checkpoint, mod
         assert frontend.state.engine == SERVING
         many = multiplexer.Multiplexer(frontend.parts.generator, frontend.state, frontend.limits, 1)
         for _ in range(multiplexer.MAX_ERRORS):
-            await asyncio.wait_for(many.wait_for_room(), 30)
+            await soon(many.wait_for_room())
             many.handle(Command(), lambda: Call(ANONYMOUS))
         reading = asyncio.ensure_future(many.wait_for_room())
         await asyncio.sleep(0)
         assert not reading.done()
         message = await many.take()
         assert len(message.errors) == multiplexer.MAX_ERRORS
-        await asyncio.wait_for(reading, 30)
+        await soon(reading)
         await many.aclose()
 
 
@@ -524,9 +525,9 @@ async def test_output_that_is_not_due_yet_does_not_hold_up_the_stream():
     requests = multiplexer.Multiplexer(Generator(), ServingState(), limits, 9)
     requests.handle(generate("a"), lambda: Call(ANONYMOUS))
     taking = asyncio.create_task(requests.take())
-    call = await asyncio.wait_for(held.call, 30)
+    call = await soon(held.call)
     held.over, held.has_more = True, False
     call()
-    message = await asyncio.wait_for(taking, 30)
+    message = await soon(taking)
     assert [each.request_id for each in message.responses] == ["a"]
     await requests.aclose()

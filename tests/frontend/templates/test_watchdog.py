@@ -6,6 +6,7 @@ import time
 import pytest
 
 from frontend.templates.watchdog import TimeLimitExceeded, Watchdog
+from tests.patience import PATIENCE_S
 
 
 def spin(seconds: float = 60.0) -> None:
@@ -76,7 +77,7 @@ def test_it_ends_in_other_threads_too_and_several_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert sorted(ended) == [0.02, 0.04, 0.06, 0.08]
 
 
@@ -135,5 +136,5 @@ def test_a_limit_that_strikes_while_the_lock_is_taken_releases_it(strikes_at):
     results = []
     other = threading.Thread(target=lambda: results.append(watchdog.call(lambda: 2, 60)), daemon=True)
     other.start()
-    other.join(60)
+    other.join(PATIENCE_S)
     assert results == [2]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,14 +20,14 @@ def test_a_child_imports_our_package_from_any_folder(tmp_path: Path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')")
     child, status = process.spawn(["version"], cwd=tmp_path, stdout=subprocess.PIPE)
-    output, _ = child.communicate(timeout=60)
+    output, _ = child.communicate(timeout=PATIENCE_S)
     os.close(status)
     assert child.returncode == 0 and output.strip()
 
 
 def test_what_is_wrong_reaches_the_parent_alone():
     child, status = process.spawn(["serve", "/no/such/model"], stderr=subprocess.PIPE)
-    _, error = child.communicate(timeout=60)
+    _, error = child.communicate(timeout=PATIENCE_S)
     with os.fdopen(status) as events:
         event = json.loads(events.read())
     assert child.returncode == 1 and error == b""

@@ -17,6 +17,7 @@ import pytest
 from pagewire.host import standby
 from pagewire.host.stack_dump import stacks_of
 from pagewire.host.standby import FLAG, NAME, ForkedProcess, Process, fork, kill_group
+from tests.patience import PATIENCE_S
 
 PROGRAM = """
 import json, os, sys, threading
@@ -41,7 +42,6 @@ except StartupError as error:
 status.ready(pid=os.getpid(), parent=os.getppid(), group=os.getpgid(0), arguments=" ".join(arguments))
 sys.exit(int(sys.stdin.readline() or 7))
 """
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

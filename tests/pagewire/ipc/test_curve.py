@@ -12,8 +12,9 @@ from pagewire import cli
 from pagewire.errors import StartupError
 from pagewire.ipc.curve import ClientKey, CurveAuthenticator, make_keys, read_client_key, read_engine_key
 from pagewire.ipc.transport import bind_router, connect_dealer, new_identity, remove_file
+from tests.patience import PATIENCE_S
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = int(1000 * PATIENCE_S)
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 FAILED |= zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
 

@@ -14,8 +14,9 @@ import zmq
 
 from pagewire.errors import StartupError
 from pagewire.ipc import transport
+from tests.patience import PATIENCE_S
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = int(1000 * PATIENCE_S)
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
 """Greeting of ZMTP 3.0, without security."""
 _READY = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"

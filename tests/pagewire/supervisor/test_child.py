@@ -19,6 +19,7 @@ from pagewire.host.spawn import Activation, KeptWorkers, WorkerStarted, read_ord
 from pagewire.supervisor import child as module
 from pagewire.supervisor.child import Child
 from pagewire.supervisor.worker_processes import WorkerProcesses
+from tests.patience import PATIENCE_S
 
 
 def test_an_order_that_is_not_read_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +32,7 @@ def test_an_order_that_is_not_read_is_no_error(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(process, "spawn", spawn)
     child = Child("engine core", ["engine"])
-    child.process.wait(30)
+    child.process.wait(PATIENCE_S)
     child.activate()
     child.close()
 

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from pagewire.supervisor.events import STOPPING, Signals
+from tests.patience import PATIENCE_S
 
 
 def test_signals_are_collected_and_handlers_restored():
@@ -14,7 +15,7 @@ def test_signals_are_collected_and_handlers_restored():
         assert signals.take() == set()
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGCHLD)
-        assert signals.wait(30.0) == {signal.SIGTERM, signal.SIGCHLD}
+        assert signals.wait(PATIENCE_S) == {signal.SIGTERM, signal.SIGCHLD}
         assert signals.wait(0.0) == set()
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.SIGCHLD not in STOPPING
@@ -27,6 +28,6 @@ def test_sighup_stays_ignored_if_it_was(ignored: bool):
         with Signals() as signals:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGTERM)
-            assert (signal.SIGHUP in signals.wait(30.0)) != ignored
+            assert (signal.SIGHUP in signals.wait(PATIENCE_S)) != ignored
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pagewire.host.standby import NAME
 from tests.free_ports import free_ports
+from tests.patience import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,7 +43,7 @@ class Serve:
 
     def end(self) -> tuple[int, str]:
         """Returns the exit code and standard error."""
-        _, error = self.process.communicate(timeout=60)
+        _, error = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, error
 
     def folders(self) -> list[Path]:
@@ -79,7 +79,7 @@ def wait_until_gone(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            readable, _, _ = select.select([descriptor], [], [], 60)
+            readable, _, _ = select.select([descriptor], [], [], PATIENCE_S)
             assert readable, f"process {pid} lives on"
         finally:
             os.close(descriptor)
@@ -344,14 +344,6 @@ def told(pid: int | str, name: str) -> bytes:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/{name}").read_bytes()
     return b""
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Fails if a condition does not come true soon."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("behaviours", [("hangs,ready", "ready"), ("ready", "hangs,ready")])

@@ -20,8 +20,7 @@ from pagewire.telemetry import http
 from pagewire.telemetry.http import HttpThread, listen, listen_unix, parse_head
 from pagewire.telemetry.pages import Page, text_page
 from pagewire.telemetry.watch import Watch
-
-PATIENCE_S = 60.0
+from tests.patience import PATIENCE_S
 
 
 async def answer(path: str, accept: str) -> Page:

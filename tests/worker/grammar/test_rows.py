@@ -9,6 +9,7 @@ import pytest
 
 from frontend.grammar.notation import json_grammar
 from pagewire.internal.v1 import worker_pb2
+from tests.patience import PATIENCE_S
 from tests.worker.grammar.conftest import EOS
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.matcher import TOO_MUCH, UNFIT
@@ -170,7 +171,7 @@ def test_tokens_that_come_later_are_waited_for_in_a_thread(rows: GrammarRows) ->
     rows.words([0])
 
     def tokens() -> list[int]:
-        assert come.wait(60)
+        assert come.wait(PATIENCE_S)
         return [ord("a")]
 
     rows.record([0], tokens)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
+from tests.patience import PATIENCE_S
 from tests.worker.fakes import Driver, initialize
 from tests.worker.ranks import SilentRank
 from worker.cpu.kernel_selection import compute_dtype
@@ -411,7 +412,7 @@ def test_many_shards_side_by_side(llama: Path, monkeypatch: pytest.MonkeyPatch):
         threads.add(threading.get_ident())
         if len(threads) > 1:
             several.set()
-        assert several.wait(60)
+        assert several.wait(PATIENCE_S)
         return read(self, name, part)
 
     monkeypatch.setattr(Checkpoint, "read", together)

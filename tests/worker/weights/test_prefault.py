@@ -12,6 +12,7 @@ import torch
 
 from kernels.cpu.runtime.arena import Arena
 from pagewire.internal.v1.worker_pb2 import Initialize
+from tests.patience import PATIENCE_S
 from worker.weights import prefault
 from worker.weights.prefault import WeightsMemory, weights_memory
 
@@ -94,7 +95,7 @@ def test_release_ends_the_thread_before_pages_go_back(monkeypatch: pytest.Monkey
     def populate(address: int, count: int) -> int:
         stages.append("entered")
         entered.set()
-        assert made.wait(60) and memory._stopping.wait(60)
+        assert made.wait(PATIENCE_S) and memory._stopping.wait(PATIENCE_S)
         threading.Event().wait(0.05)  # release() could be done meanwhile
         stages.append("ended")
         return 0
@@ -102,7 +103,7 @@ def test_release_ends_the_thread_before_pages_go_back(monkeypatch: pytest.Monkey
     monkeypatch.setattr(prefault, "populate", populate)
     memory = WeightsMemory(5 * MIB)
     made.set()
-    assert entered.wait(60)
+    assert entered.wait(PATIENCE_S)
     memory.release(memory.tensor().data_ptr())
     assert stages == ["entered", "ended"], "no step after the one it was in"
     assert not memory._thread.is_alive()

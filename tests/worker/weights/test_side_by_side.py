@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.patience import PATIENCE_S
 from worker.weights.loader import Work, one_thread_each, run_side_by_side
 
 
@@ -34,7 +35,7 @@ def test_several_run_at_once():
     barrier, names = threading.Barrier(2), set()
 
     def work() -> Iterator[int]:
-        barrier.wait(60)
+        barrier.wait(PATIENCE_S)
         names.add(threading.current_thread().name)
         yield 1
 
@@ -67,7 +68,7 @@ def test_works_end_where_the_listener_ends():
     both, ended = threading.Barrier(2), []
 
     def endless() -> Iterator[int]:
-        both.wait(60)
+        both.wait(PATIENCE_S)
         try:
             while True:
                 yield 1

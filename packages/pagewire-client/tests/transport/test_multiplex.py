@@ -12,8 +12,8 @@ from pagewire.v1 import generation_pb2
 from pagewire_client.errors import DeadlineExceeded, InvalidArgument
 from pagewire_client.transport.exchange import MultiplexedRequest
 from tests.pagewire import fakes
+from tests.patience import PATIENCE_S, soon
 
-PATIENCE_S = 30
 EOS = generation_pb2.FINISH_REASON_EOS
 Message = generation_pb2.GenerateMultiplexedResponse
 
@@ -165,7 +165,7 @@ async def test_async_abort_wakes_the_task_that_waits(service: fakes.FakeService)
             waiting = asyncio.ensure_future(anext(many))
             await asyncio.sleep(0)
             many.abort(request)
-            assert await asyncio.wait_for(waiting, PATIENCE_S) == (request, None)
+            assert await soon(waiting) == (request, None)
 
 
 def test_results_come_as_they_end(service: fakes.FakeService):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from kernels.cpu.matmul.groups.weight import GroupedWeight
 from pagewire.errors import StartupError
+from tests.patience import PATIENCE_S
 from tests.worker.fakes import Driver
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.experts.matrices import ExpertMatrices
@@ -200,7 +201,7 @@ def test_read_side_by_side(packed: tuple[Path, Path], monkeypatch: pytest.Monkey
             threads.add(threading.get_ident())
             if len(threads) > 1:
                 several.set()
-            assert several.wait(60)
+            assert several.wait(PATIENCE_S)
         return read(self, name, part)
 
     monkeypatch.setattr(Checkpoint, "read", together)

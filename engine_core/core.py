@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from engine_core.adapters.memory import AdapterMemory, AdapterWorker
 from engine_core.adapters.names import AdapterNames
-from engine_core.adapters.options import NO_ADAPTERS, AdapterOptions
+from engine_core.adapters.sources import NO_ADAPTERS, AdapterOptions
 from engine_core.context import BUG, CoreContext, Identity, no_token_error
 from engine_core.errors import Code, InvariantError, Refused
 from engine_core.frontend_messages import FrontendMessages

@@ -173,10 +173,10 @@ class FrontendMessages:
 
     def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
         is_listed = self.directory.present(frontend, hello)
-        welcome, named = self._context.identity.welcome, self._adapters.table()
+        welcome = self._context.identity.welcome
         if hello.known_epoch == welcome.epoch:
             if not is_listed:  # it was taken for lost, and has not heard of changes since
-                self._context.send(frontend, EngineMessage(adapters=named))
+                self._context.send(frontend, EngineMessage(adapters=self._adapters.table()))
             self._context.send(frontend, EngineMessage(load=self._context.describe_load()))
             return
         # A frontend that does not know this epoch has forgotten the requests that it sent under it.
@@ -184,8 +184,8 @@ class FrontendMessages:
             self.detached.detach(request)
         self.cache_watches.drop(frontend)
         answer = EngineMessage(welcome=welcome)
-        if named.adapters:
-            answer.welcome.adapters.CopyFrom(named)
+        if len(self._adapters):
+            answer.welcome.adapters.CopyFrom(self._adapters.table())
         self._context.send(frontend, answer)
 
     def _give_up(self, frontend: bytes, handle: int) -> None:

@@ -140,6 +140,7 @@ class Request:
     num_paid: int = 0  # tokens that came with it, as far as its tenant's quota has paid for them
     scheduled: bool = False  # was scheduled at least once
     max_drafts: int = MAX_DRAFTS  # tokens that may be drafted for one of its rows in a step
+    num_vector_values: int = 0  # elements of all of its vectors, if it pools
     row_error: str = ""  # why a row of it could not go on, as the worker says
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
     history: History = field(default_factory=History)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_core.adapters.hub import HubAdapters
-from engine_core.adapters.options import AdapterOptions
-from engine_core.adapters.sources import AdapterSources
+from engine_core.adapters.sources import AdapterOptions, AdapterSources
 from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts

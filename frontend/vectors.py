@@ -29,6 +29,12 @@ def write_vectors(
     embedding.raw.data = as_dtype(values, raw_dtype)
 
 
+def split(column: bytes, count: int) -> list[bytes]:
+    """Returns the vectors of so many tokens, each a column. column: of all of them."""
+    size = len(column) // count
+    return [column[start : start + size] for start in range(0, len(column), size)]
+
+
 def nonzero(values: bytes) -> tuple[list[int], list[float]]:
     """Returns the places and values of the elements of a float32 column that are not 0."""
     found = [(place, value) for place, value in enumerate(unpack_f32_array(values)) if value]

@@ -16,6 +16,8 @@ EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Element types of Prompt.embeddings, and their bytes."""
 MAX_VECTOR_VALUES = 1 << 23
 """Elements of all vectors of one response: 32 MiB of float32."""
+MAX_STEP_VECTOR_VALUES = 4 * MAX_VECTOR_VALUES
+"""Elements of the vectors of all requests that begin in one step: half of a message between processes."""
 MAX_LENGTH_PENALTY = 10.0
 """Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128

@@ -162,7 +162,7 @@ SEAMS = {
     "pagewire_gateways": {
         *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
         *("frontend.prompts.prompt_encoding", "frontend.servicers.tokenizer", "frontend.streams"),
-        *("frontend.tokenization", "frontend.validation", "frontend.vectors"),
+        *("frontend.field_names", "frontend.tokenization", "frontend.validation", "frontend.vectors"),
         *("pagewire", "pagewire.cli.connect", "pagewire.cli.extras", "pagewire.command_config"),
         *("pagewire.config", "pagewire.errors", "pagewire.flags", "pagewire.host"),
         *("pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.logs", "pagewire.retry_after"),
@@ -171,8 +171,7 @@ SEAMS = {
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
         *("frontend.streams.pooling", "frontend.streams.request_spec", "frontend.streams.scorer"),
-        "frontend.streams.stream",
-        "frontend.templates.chat_template",
+        *("frontend.field_names", "frontend.streams.stream", "frontend.templates.chat_template"),
         *("frontend.templates.conversation", "frontend.tokenization", "frontend.validation.requests"),
         *("frontend.validation.rules", "frontend.vectors", "pagewire", "pagewire.host.addresses"),
         *("pagewire.ipc.columns", "pagewire.v1"),

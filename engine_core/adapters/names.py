@@ -138,14 +138,9 @@ class AdapterNames:
         except Refused as refusal:
             answer(_refusal(wanted, refusal))
             return
-        wanted.digest, wanted.rank, wanted.bytes, wanted.base = (
-            loaded.digest,
-            loaded.rank,
-            loaded.bytes,
-            loaded.base,
-        )
+        for field in ("digest", "rank", "bytes", "base", "virtual_tokens"):
+            setattr(wanted, field, getattr(loaded, field))
         wanted.invocation_token_ids[:], wanted.modules[:] = loaded.invocation_token_ids, loaded.modules
-        wanted.virtual_tokens = loaded.virtual_tokens
         self._name(wanted)
         answer(AdapterResult(adapter=wanted))
 

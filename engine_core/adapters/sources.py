@@ -3,10 +3,12 @@
 import json
 import logging
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_core.adapters.hub import HubAdapters
 from engine_core.errors import Code, Refused
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,21 @@ class AdapterSources:
             fresh = self._file.with_suffix(".new")
             fresh.write_text(json.dumps({"loading": self._loading, "deaths": self._deaths}))
             fresh.replace(self._file)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """What the configuration and the worker say of adapters."""
+
+    sources: AdapterSources = field(default_factory=AdapterSources)
+    capacity: int = 0
+    """Bytes of memory of the worker for adapters (--lora-memory)."""
+    held: tuple[AdapterLoaded, ...] = ()
+    """What an adopted worker has loaded."""
+
+
+NO_ADAPTERS = AdapterOptions()
+"""There is no folder to load one from."""
 
 
 def _read_deaths(file: Path) -> tuple[str, dict[str, int]]:

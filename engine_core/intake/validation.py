@@ -102,6 +102,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         cache_bypass=message.cache_bypass,
         content_hashes=contents,
         max_drafts=_max_drafts(message),
+        num_vector_values=_num_vector_values(message, limits),
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=deadline_of(message, arrival),
@@ -338,8 +339,8 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
         raise Refused("pooling.second_text", "is not below the length of the prompt")
     if pooling.dimensions > size:
         raise Refused("dimensions", f"must be at most {size}")
-    num_values = len(message.prompt_token_ids) // 4 * (pooling.dimensions or size)
-    if pooling.type == POOLING_TYPE_ALL and num_values > MAX_VECTOR_VALUES:
+    num_values = _num_vector_values(message, limits)
+    if num_values > MAX_VECTOR_VALUES:
         raise Refused("inputs", f"has vectors of {num_values} elements; at most {MAX_VECTOR_VALUES} fit")
     if message.sampling.n != 1 or message.stopping.max_tokens != 1:
         raise Refused("pooling", "needs n = 1 and max_tokens = 1")
@@ -349,6 +350,15 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
         if given:
             raise Refused(name, "cannot be combined with pooling")
     return pooling
+
+
+def _num_vector_values(message: AddRequest, limits: Limits) -> int:
+    """Returns the elements of all vectors of a request that pools; 0 for others."""
+    if not message.HasField("pooling"):
+        return 0
+    pooling = message.pooling
+    size = pooling.dimensions or (limits.embedding_size, *limits.head_sizes)[pooling.head]
+    return size * len(message.prompt_token_ids) // 4 if pooling.type == POOLING_TYPE_ALL else size
 
 
 def _adapter(message: AddRequest, prompt_len: int, limits: Limits) -> AdapterUse | None:

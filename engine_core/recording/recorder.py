@@ -204,6 +204,7 @@ class RecordedScheduler(Scheduler):
             "suspect": self._suspects.get(request.key, 0),
             "prompt_logprobs_start": 0 if pending is None else pending.next,
             "pooling_type": 0 if pooling is None else pooling.type,
+            "num_vector_values": request.num_vector_values,
             "num_beam_results": 0 if search is None else search.num_results,
             "num_beam_candidates": 0 if search is None else search.num_candidates,
         }

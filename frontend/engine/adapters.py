@@ -148,7 +148,10 @@ class AdapterCatalogue:
             self._put(adapter)
 
     def _put(self, adapter: NamedAdapter) -> None:
-        if (known := self._named.get(adapter.name)) is not None:
+        known = self._named.get(adapter.name)
+        if known == adapter:  # as most are: a table has all, whichever has changed
+            return
+        if known is not None:
             keep_former(adapter, [known, *known.former])
         self._named[adapter.name] = adapter
 

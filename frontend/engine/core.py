@@ -109,7 +109,7 @@ class JournalEntry:
     handle: int  # 0: it waits for a core
     core: "Core | None"  # None: it waits for one
     routing: Routing = ANYWHERE
-    refused_by: tuple["Core", ...] = ()  # because they were overloaded
+    refused_by: tuple["Core", ...] = ()  # for reasons that may not hold at others
     num_tokens: int = 0  # output tokens when it was last lost
     num_losses: int = 0  # ... and how often live cores lost it at that count
     num_deaths: int = 0  # ... and how often cores died with it at that count

@@ -7,8 +7,9 @@ What ends the work of a core on a request, and what becomes of the request:
 | complete() | the core has sent all of its output     | leaves the journal                              |
 | lose()     | the core is away, with all its requests | goes on at another core, or waits for one       |
 | invalid()  | its output is inconsistent              | is aborted there, and goes on like a lost one   |
-| refuse()   | the core has ended it with an error     | goes to another core if this one was overloaded |
-|            |                                         | or lost it; otherwise it ends with the error    |
+| refuse()   | the core has ended it with an error     | goes to another core if this one was            |
+|            |                                         | overloaded, lost it, or lacks its adapter;      |
+|            |                                         | otherwise it ends with the error                |
 | give_up()  | this frontend cannot process its output | is aborted there, and ends with INTERNAL        |
 """
 
@@ -16,6 +17,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
+from math import inf
 from random import Random
 
 from frontend.engine.core import Core, JournalEntry, Routing, Sink
@@ -35,12 +37,11 @@ from pagewire.logs import traceback_of
 
 log = logging.getLogger(__name__)
 
-OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
-"""Reasons to refuse a request that may not hold at another core."""
+MAX_REFUSALS = {"DEADLINE_UNREACHABLE": 2, "QUEUE_FULL": 2, "WAIT_TOO_LONG": 2, "ADAPTER_CHANGED": inf}
+"""Reasons to refuse a request that may not hold at another core, each with how many cores may refuse it
+before its client is told. Where the files of an adapter have changed, another core may still hold it."""
 ADAPTER_MARGIN = 0.25
 """Load, see Core.load, up to which a core that has an adapter is preferred to an idler one."""
-MAX_REFUSALS = 2
-"""Cores that may refuse a request for such a reason before its client is told."""
 
 
 class Dispatcher:
@@ -120,15 +121,15 @@ class Dispatcher:
         elif error.reason == "REQUEST_QUARANTINED":
             self._events.quarantined(core)
             self._journal.fail(entry, error)
-        elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
+        elif not self._try_elsewhere(entry, core, MAX_REFUSALS.get(error.reason, 1)):
             self._journal.fail(entry, error)
 
-    def _try_elsewhere(self, entry: JournalEntry, core: Core) -> bool:
-        """Resends a request that an overloaded core refused to another one. Returns False when
-        there is none."""
+    def _try_elsewhere(self, entry: JournalEntry, core: Core, max_refusals: float) -> bool:
+        """Resends a request that a core refused to another one. Returns False when there is none, or as many
+        have refused it as may."""
         entry.refused_by = (*entry.refused_by, core)
         others = [other for other in self._cores() if other.serves and other not in entry.refused_by]
-        if len(entry.refused_by) >= MAX_REFUSALS or not others:
+        if len(entry.refused_by) >= max_refusals or not others:
             return False
         self._journal.take_back(entry)
         return self._send_again(entry, entry.refused_by)

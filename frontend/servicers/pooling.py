@@ -3,9 +3,7 @@
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded
-from frontend.streams.classifier import Classified
-from frontend.streams.pooling import Vectors
-from frontend.streams.scorer import Scored
+from frontend.streams.pooling import PoolingUsage
 from frontend.vectors import nonzero, write_vectors
 from pagewire.v1 import generation_pb2, pooling_pb2, pooling_pb2_grpc
 from pagewire.v1.pooling_pb2 import EMBEDDING_KIND_SPARSE, EMBEDDING_KIND_TOKENS
@@ -21,7 +19,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> pooling_pb2.EmbedResponse:
         self._parts.state.require_open()
         vectors = await self._parts.embedder.embed(request, current_call(context))
-        response = pooling_pb2.EmbedResponse(usage=_usage(vectors))
+        response = pooling_pb2.EmbedResponse(usage=_usage(vectors.usage))
 
         def write() -> None:
             found = zip(vectors.columns, vectors.token_ids, vectors.truncated, strict=True)
@@ -43,7 +41,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def Score(self, request: pooling_pb2.ScoreRequest, context: Context) -> pooling_pb2.ScoreResponse:
         self._parts.state.require_open()
         found = await self._parts.scorer.score(request, current_call(context))
-        response = pooling_pb2.ScoreResponse(usage=_usage(found))
+        response = pooling_pb2.ScoreResponse(usage=_usage(found.usage))
         for document in found.documents:
             response.scores.add(index=document.index, score=document.score)
         return response
@@ -54,7 +52,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     ) -> pooling_pb2.ClassifyResponse:
         self._parts.state.require_open()
         found = await self._parts.classifier.classify(request, current_call(context))
-        response = pooling_pb2.ClassifyResponse(labels=found.labels, usage=_usage(found))
+        response = pooling_pb2.ClassifyResponse(labels=found.labels, usage=_usage(found.usage))
         for values in found.values:
             response.results.add(probabilities=values)
         return response
@@ -67,7 +65,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         return await self._parts.continuation_scorer.score(request, current_call(context))
 
 
-def _usage(found: Vectors | Scored | Classified) -> generation_pb2.Usage:
+def _usage(usage: PoolingUsage) -> generation_pb2.Usage:
     return generation_pb2.Usage(
-        prompt_tokens=found.prompt_tokens, cached_prompt_tokens=found.cached_prompt_tokens
+        prompt_tokens=usage.prompt_tokens, cached_prompt_tokens=usage.cached_prompt_tokens
     )

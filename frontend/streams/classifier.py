@@ -9,7 +9,7 @@ from frontend.errors import InvalidRequest, Unsupported
 from frontend.model.info import limits_of
 from frontend.model.pooling_config import TYPES
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import Inputs, PromptPooler, StageTimes, inputs_of, pairs_of
+from frontend.streams.pooling import Inputs, PoolingUsage, PromptPooler, inputs_of, pairs_of
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_classify
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
@@ -29,9 +29,7 @@ class Classified:
     labels: tuple[str, ...]
     values: list[list[float]]
     raw: list[list[float]]
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    times: StageTimes
+    usage: PoolingUsage
 
 
 class Classifier:
@@ -68,8 +66,7 @@ class Classifier:
         found = await self._pooler.pool(request, call, mode, inputs)
         raw = [list(unpack_f32_array(column)) for column in found.columns]
         values = [activated(logits, classes.activation) for logits in raw]
-        tokens = found.prompt_tokens, found.cached_prompt_tokens
-        return Classified(classes.labels, values, raw, *tokens, found.times)
+        return Classified(classes.labels, values, raw, found.usage)
 
     def _require_classes(self, facts: engine_pb2.ModelFacts) -> Classes:
         """Returns what the model classifies by. Raises Unsupported."""

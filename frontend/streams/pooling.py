@@ -41,14 +41,18 @@ BESIDE_OTHERS = 4
 """Requests of a tenant's groups that run at once while other tenants have calls at this frontend."""
 
 _STAGES = "queue", "prefill"
-_AHEAD = 2
-"""Requests of one call in flight, per row of an engine: its queue never runs dry, nor fills up."""
 
 T = TypeVar("T")
 PoolingRequest = pooling_pb2.EmbedRequest | pooling_pb2.ScoreRequest | pooling_pb2.ClassifyRequest
 Inputs = Items[tuple[str, prompt_pb2.Prompt | reader_pb2.ReadPair]]
 """What a call pools, each with its path in the request."""
 GroupRequest = PoolingRequest | pooling_pb2.ScoreContinuationsRequest
+
+
+def most_at_once(facts: engine_pb2.Welcome | None) -> int:
+    """Returns how many requests of one call are in flight at most: two per row of the engines, whose queues
+    neither run dry nor fill up. facts: what holds at every engine; None: none is known."""
+    return 2 * max(facts.max_num_seqs * facts.parallelism.data if facts is not None else 0, 1)
 
 
 class GroupTurns:
@@ -166,13 +170,17 @@ class RequestGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
-    """Nanoseconds that one call spent in tokenizing, and its inputs, on average, in the engine's queue and
-    steps."""
+class PoolingUsage:
+    """The tokens and the nanoseconds of one call."""
 
-    tokenization: int
-    queue: int
-    inference: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    tokenization_ns: int
+    """Of all inputs."""
+    queue_ns: int
+    """Of an input in the engine's queue, on average."""
+    inference_ns: int
+    """Of an input in the engine's steps, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +193,7 @@ class Vectors:
     """Of each input."""
     truncated: list[int]
     """Tokens of each input that were cut off."""
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    times: StageTimes
+    usage: PoolingUsage
 
 
 def inputs_of(
@@ -233,7 +239,7 @@ class PromptPooler:
         limits = limits_of(welcome, generator.config)
         limits = replace(limits, max_model_len=max_length or limits.max_model_len)
         output = generation_pb2.OutputOptions(text=False)
-        slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
+        slots = asyncio.Semaphore(most_at_once(welcome))
         size = max(request.ByteSize(), sum(given.ByteSize() for _, given in inputs))  # pairs repeat the query
         with self._groups.open(request, call, len(inputs)) as group:
             with generator.limits.reading(size, call.caller):
@@ -255,9 +261,9 @@ class PromptPooler:
             )
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
-        times = StageTimes(tokenization, queue, inference)
+        usage = PoolingUsage(count, cached, tokenization, queue, inference)
         truncated = [each.num_truncated for each in prompts]
-        return Vectors([column for column, *_ in found], token_ids, truncated, count, cached, times)
+        return Vectors([column for column, *_ in found], token_ids, truncated, usage)
 
     async def _read(
         self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None

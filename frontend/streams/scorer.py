@@ -15,7 +15,7 @@ from frontend.model.info import limits_of
 from frontend.model.scoring_config import PairScoring
 from frontend.streams.classifier import activated
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import Inputs, PromptPooler, StageTimes, pairs_of, require_pooling
+from frontend.streams.pooling import Inputs, PoolingUsage, PromptPooler, pairs_of, require_pooling
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_score
 from pagewire.internal.v1 import engine_pb2
@@ -37,9 +37,7 @@ class Scored:
     """The scores of one call. documents: the best `top_n`, best first, equal ones by index."""
 
     documents: list[ScoredDocument]
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    times: StageTimes
+    usage: PoolingUsage
 
 
 class Scorer:
@@ -78,7 +76,7 @@ class Scorer:
         found = await self._pooler.pool(request, call, mode, inputs)
         rank = partial(_best, found.columns, scoring, request.top_n or len(request.documents))
         best = await generator.prompts.run(rank, call.caller.tenant, sum(map(len, found.columns)))
-        return Scored(best, found.prompt_tokens, found.cached_prompt_tokens, found.times)
+        return Scored(best, found.usage)
 
     def _require_scores(self, facts: engine_pb2.ModelFacts) -> tuple[engine_pb2.Pooling, int]:
         """Returns how inputs pool, and the elements of an embedding; 0: each pair is one prompt. Raises

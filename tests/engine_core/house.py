@@ -1,6 +1,6 @@
 """A core, its worker and its frontends in one process and one thread, for tests of the step loop."""
 
-from engine_core.adapters.options import NO_ADAPTERS, AdapterOptions
+from engine_core.adapters.sources import NO_ADAPTERS, AdapterOptions
 from engine_core.context import Identity
 from engine_core.core import EngineCore
 from engine_core.intake.overload import UNBOUNDED, QueueBounds

@@ -194,6 +194,31 @@ async def test_a_core_that_is_overloaded_is_not_the_only_one():
         assert len(made.client.journal) == 0
 
 
+async def test_an_adapter_that_one_core_lacks_is_looked_for_at_all_others():
+    """Its files have changed: a core that still holds it takes the request."""
+    changed = 9, "ADAPTER_CHANGED", "adapter cannot be loaded any more"
+    async with house(3) as made:
+        for last_has_it in (True, False):
+            sink, left = Sink(), list(made.engines)
+            made.submit(sink, Routing(rank=2))
+            while left:
+                while not (asked := [engine for engine in left if not engine.requests.empty()]):
+                    await asyncio.sleep(0.005)
+                (engine,) = asked
+                request = engine.requests.get_nowait()
+                left.remove(engine)
+                if left or not last_has_it:
+                    await engine.fail(request.handle, *changed)
+                else:
+                    await engine.output(request.handle, Output((5,), 1))
+            await sink.heard()
+            if last_has_it:
+                assert sink.error is None
+            else:
+                assert isinstance(sink.error, EngineRefused) and sink.error.reason == "ADAPTER_CHANGED"
+            assert len(made.client.journal) == 0
+
+
 async def test_what_only_one_core_can_know_is_not_asked_elsewhere():
     async with house() as made:
         sink = Sink()

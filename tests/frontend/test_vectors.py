@@ -6,7 +6,7 @@ import torch
 
 from frontend.errors import InvalidRequest
 from frontend.validation.requests import DTYPES
-from frontend.vectors import PACKED, as_dtype, write_vectors
+from frontend.vectors import PACKED, as_dtype, split, write_vectors
 from pagewire.v1 import pooling_pb2
 from tests.logprob_columns import pack_f32
 
@@ -18,6 +18,11 @@ def test_raw_elements_are_rounded_as_torch_rounds_them(dtype: str):
     expected = torch.tensor(VALUES, dtype=torch.float32).to(getattr(torch, dtype))
     data = np.frombuffer(as_dtype(pack_f32(VALUES), dtype), np.uint8)
     assert data.tolist() == expected.view(torch.uint8).tolist()
+
+
+def test_vectors_of_tokens_are_columns_of_one_size():
+    assert split(pack_f32(VALUES), 5) == [pack_f32(VALUES[place : place + 2]) for place in range(0, 10, 2)]
+    assert split(pack_f32(VALUES), 1) == [pack_f32(VALUES)]
 
 
 def test_signs_are_packed_as_sentence_transformers_packs_them():

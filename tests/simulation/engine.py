@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from engine_core.adapters.options import NO_ADAPTERS
+from engine_core.adapters.sources import NO_ADAPTERS
 from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.io.inbox import Inbox, Received

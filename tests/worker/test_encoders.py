@@ -171,19 +171,6 @@ def test_weights_of_the_vocabulary(
         assert np.abs(np.array(found) - expected).max() < (1e-5 if dtype == "float32" else 0.1)
 
 
-def test_sparse_vectors_of_a_step_that_no_message_holds(
-    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-):
-    model = AutoModelForMaskedLM.from_pretrained(checkpoint("bert"))
-    model.save_pretrained(tmp_path)
-    monkeypatch.setattr("worker.pooling.heads.MAX_STEP_BYTES", 4 * model.config.vocab_size * 3)
-    caplog.set_level("INFO")
-    for rows, sizes in ((3, [0, 0, model.config.vocab_size]), (4, [])):
-        driver = Driver(tmp_path, record=False, dtype="float32", max_num_seqs=rows)
-        assert list(driver.ready.model.head_sizes) == sizes
-    assert "--max-num-seqs 3 would do" in caplog.text
-
-
 @pytest.mark.parametrize(
     "field", [{"tie_word_embeddings": False}, {"hidden_act": "relu"}, {"architectures": ["BertModel"]}]
 )

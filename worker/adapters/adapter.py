@@ -1,12 +1,16 @@
 """A LoRA adapter that has been read and placed: what it adds to the outputs of which layers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from pagewire.errors import PagewireError, one_line
 from worker.layers.base import Layer
+
+_MAX_SHOWN = 100
+"""Characters of a wrong value."""
 
 
 class AdapterError(PagewireError):
@@ -14,6 +18,21 @@ class AdapterError(PagewireError):
 
     def __init__(self, why: str) -> None:
         super().__init__(one_line(why))
+
+
+def wrong_field(name: str, value: Any, why: str) -> AdapterError:
+    """Returns the error of a field of adapter_config.json, with the beginning of its value."""
+    return AdapterError(f"{name} is {repr(value)[:_MAX_SHOWN]}: {why}")
+
+
+def check_known(
+    values: Mapping[str, Any], known: Collection[str], reasons: Mapping[str, str] | None = None
+) -> None:
+    """Raises AdapterError for a field that is not known, and not off. reasons: why some are not supported."""
+    for name, value in values.items():
+        if value and name not in known:
+            why = (reasons or {}).get(name, "the field is not known, and may change the outputs")
+            raise wrong_field(name, value, why)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kernels.api import adapters
-from worker.adapters.adapter import AdapterError
+from worker.adapters.adapter import check_known, wrong_field
 from worker.adapters.prompt_tuning import KINDS, read_num_virtual_tokens
 
 MAX_ALPHA = 1 << 16
@@ -23,7 +23,6 @@ MAX_PATTERNS = 4096
 MAX_REPEATING = 16
 """Patterns that repeat something: each may cost time in proportion to the cube of a name's length."""
 _MAX_PATTERN_LENGTH = 256
-_MAX_SHOWN = 100
 
 T = TypeVar("T")
 Patterns = tuple[tuple[re.Pattern[str], T], ...]
@@ -107,16 +106,13 @@ def read_adapter_config(values: Mapping[str, Any]) -> AdapterConfig:
         return AdapterConfig(None, None, base=base, num_virtual_tokens=read_num_virtual_tokens(values))
     if kind != "LORA":
         why = _OTHER_KINDS.get(str(kind))
-        raise _wrong("peft_type", kind, f"{why}; {_SUPPORTED}" if why else f"only {_SUPPORTED}")
-    for name, value in values.items():
-        if value and name not in _READ | _OF_TENSORS | _OF_TRAINING:
-            why = _REFUSED.get(name, "the field is not known, and may change the outputs")
-            raise _wrong(name, value, why)
+        raise wrong_field("peft_type", kind, f"{why}; {_SUPPORTED}" if why else f"only {_SUPPORTED}")
+    check_known(values, _READ | _OF_TENSORS | _OF_TRAINING, _REFUSED)
     if (init := values.get("init_lora_weights")) not in _KEEP_BASE:
         why = "it changes the base model's weights; see path_initial_model_for_weight_conversion in peft"
-        raise _wrong("init_lora_weights", init, why)
+        raise wrong_field("init_lora_weights", init, why)
     if (rslora := values.get("use_rslora")) not in (True, False, None):
-        raise _wrong("use_rslora", rslora, "must be true or false")
+        raise wrong_field("use_rslora", rslora, "must be true or false")
     return AdapterConfig(
         rank=_read_rank("r", values.get("r", 8)),
         alpha=read_alpha("lora_alpha", values.get("lora_alpha", 8)),
@@ -131,7 +127,7 @@ def read_adapter_config(values: Mapping[str, Any]) -> AdapterConfig:
 def read_alpha(name: str, value: Any) -> float:
     """Returns an alpha. name: of the field. Raises AdapterError."""
     if type(value) not in (int, float) or not 0 < value <= MAX_ALPHA:
-        raise _wrong(name, value, f"must be a number above 0 and at most {MAX_ALPHA}")
+        raise wrong_field(name, value, f"must be a number above 0 and at most {MAX_ALPHA}")
     return float(value)
 
 
@@ -139,15 +135,15 @@ def read_token_ids(name: str, value: Any) -> tuple[int, ...]:
     """Returns the ids that activate an adapter; none for None. name: of the field. Raises AdapterError."""
     ids = [] if value is None else value
     if not isinstance(ids, list) or len(ids) > MAX_INVOCATION:
-        raise _wrong(name, value, f"must be a list of at most {MAX_INVOCATION} token ids")
+        raise wrong_field(name, value, f"must be a list of at most {MAX_INVOCATION} token ids")
     if any(type(each) is not int or not 0 <= each < 1 << 31 for each in ids):
-        raise _wrong(name, value, "must hold token ids")
+        raise wrong_field(name, value, "must hold token ids")
     return tuple(ids)
 
 
 def _read_rank(name: str, value: Any) -> int:
     if type(value) is not int or not 1 <= value <= adapters.MAX_RANK:
-        raise _wrong(name, value, f"must be an integer from 1 to {adapters.MAX_RANK}")
+        raise wrong_field(name, value, f"must be an integer from 1 to {adapters.MAX_RANK}")
     return value
 
 
@@ -157,14 +153,14 @@ def _read_patterns(
     """Yields the patterns of a field, compiled, and what it has for them. Raises AdapterError."""
     patterns = values.get(name) or {}
     if not isinstance(patterns, dict) or len(patterns) > MAX_PATTERNS:
-        raise _wrong(name, patterns, f"must be an object of at most {MAX_PATTERNS} patterns")
+        raise wrong_field(name, patterns, f"must be an object of at most {MAX_PATTERNS} patterns")
     if sum(_repeats(name, key) for key in patterns) > MAX_REPEATING:
-        raise _wrong(name, patterns, f"more than {MAX_REPEATING} patterns repeat something")
+        raise wrong_field(name, patterns, f"more than {MAX_REPEATING} patterns repeat something")
     for key, value in patterns.items():
         try:
             pattern = re.compile(rf"(.*\.)?({key})$")  # as peft matches it
         except (re.error, OverflowError, RecursionError) as error:
-            raise _wrong(name, key, f"it is not a regular expression: {error}") from error
+            raise wrong_field(name, key, f"it is not a regular expression: {error}") from error
         yield pattern, read(f"{name}[{key!r}]", value)
 
 
@@ -172,13 +168,10 @@ def _repeats(name: str, key: str) -> bool:
     """Returns whether a pattern repeats something. Raises AdapterError where matching it might not end."""
     quantifiers = len(re.findall(r"(?<!\\)[*+?{]", key))
     if len(key) > _MAX_PATTERN_LENGTH or quantifiers > 2 or re.search(r"\)[*+?{]|\\\\", key):
-        raise _wrong(name, key, "the pattern is too complex: it may repeat two characters, and no groups")
+        why = "the pattern is too complex: it may repeat two characters, and no groups"
+        raise wrong_field(name, key, why)
     return quantifiers > 0
 
 
 def _first_match(patterns: Patterns[T], module: str, default: T | None) -> T | None:
     return next((value for pattern, value in patterns if pattern.match(module)), default)
-
-
-def _wrong(name: str, value: Any, why: str) -> AdapterError:
-    return AdapterError(f"{name} is {repr(value)[:_MAX_SHOWN]}: {why}")

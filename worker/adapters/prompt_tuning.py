@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from worker.adapters.adapter import AdapterError
+from worker.adapters.adapter import AdapterError, check_known, wrong_field
 
 KINDS = ("PROMPT_TUNING", "P_TUNING")
 """Values of peft_type. Files of both hold embeddings alone: what trained them has no part in outputs."""
@@ -27,15 +27,12 @@ _OF_SHAPE = frozenset({"token_dim", "num_attention_heads", "num_layers", "module
 def read_num_virtual_tokens(values: Mapping[str, Any]) -> int:
     """Returns how many tokens an adapter_config.json of one of KINDS puts before prompts. Raises AdapterError
     with the name of the field."""
-    for name, value in values.items():
-        if value and name not in _READ | _OF_TRAINING | _OF_SHAPE:
-            raise AdapterError(f"{name} is {value!r}: the field is not known, and may change the outputs")
+    check_known(values, _READ | _OF_TRAINING | _OF_SHAPE)
     if (modules := values.get("num_transformer_submodules")) not in (None, 1):
-        raise AdapterError(f"num_transformer_submodules is {modules!r}: the model has one, a decoder")
+        raise wrong_field("num_transformer_submodules", modules, "the model has one, a decoder")
     count = values.get("num_virtual_tokens")
     if type(count) is not int or not 1 <= count <= MAX_VIRTUAL_TOKENS:
-        why = f"must be an integer from 1 to {MAX_VIRTUAL_TOKENS}"
-        raise AdapterError(f"num_virtual_tokens is {count!r}: {why}")
+        raise wrong_field("num_virtual_tokens", count, f"must be an integer from 1 to {MAX_VIRTUAL_TOKENS}")
     return count
 
 

@@ -25,7 +25,6 @@ from pagewire.checkpoints.heads import (
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.transport import MAX_MESSAGE_BYTES
 from worker.pooling.stages import AnyHead, Head, SparseHead, Stage, StageNorm
 from worker.pooling.vectors import Floats
 from worker.weights.checkpoint import Checkpoint
@@ -34,8 +33,6 @@ from worker.weights.open import open_checkpoint
 from worker.weights.source import TensorSource
 
 logger = logging.getLogger(__name__)
-MAX_STEP_BYTES = MAX_MESSAGE_BYTES // 2
-"""Of the sparse vectors of all rows of a step, which are in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +85,6 @@ def _read_vocabulary(
     config = _read_config(initialize)
     head, vocab_size = vocabulary_head(config), config.get("vocab_size")
     if head is None or not isinstance(vocab_size, int):
-        return None
-    if (most := MAX_STEP_BYTES // (4 * vocab_size)) < initialize.max_num_seqs:
-        logger.info("no sparse vectors: those of a step would not fit; --max-num-seqs %d would do", most)
         return None
     folder = Path(initialize.model_path)
     with nullcontext() if initialize.load_format == "dummy" else open_checkpoint(folder) as source:

@@ -7,7 +7,7 @@ are read in every step.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -37,26 +37,26 @@ class PooledRow:
         self.running.add(self.head.largest(states) if isinstance(self.head, SparseHead) else states)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PooledStep:
     """What one step reads for rows that pool; vectors() is called once the step is done, step after step."""
 
     mask: npt.NDArray[np.bool_]  # [A] entries of sample_rows that pool
-    _reads: list[tuple[PooledRow, States]] = field(default_factory=list)
-    _rows: list[PooledRow] = field(default_factory=list)  # of the entries in the mask
-    _last_states: States | None = None  # [N, E] of those among them whose last is pooled
-    _chosen_logits: States | None = None  # [N, C] of those among them that read logits
+    reads: Sequence[tuple[PooledRow, States]]  # of rows that pool every state
+    rows: Sequence[PooledRow]  # of the entries in the mask
+    last_states: States | None  # [N, E] of those among them whose last is pooled; None: there are none
+    chosen_logits: States | None  # [N, C] of those among them that read logits; None: there are none
 
     def vectors(self) -> list[tuple[int, Floats | None]]:
         """Returns each entry that pools and its vectors [M, D], one or those of all tokens; None: one is not
         finite."""
-        for row, states in self._reads:
+        for row, states in self.reads:
             row.add(states())
-        last = iter(self._last_states() if self._last_states is not None else ())
-        chosen = iter(self._chosen_logits() if self._chosen_logits is not None else ())
+        last = iter(self.last_states() if self.last_states is not None else ())
+        chosen = iter(self.chosen_logits() if self.chosen_logits is not None else ())
         vectors: list[Floats] = []
         behind: defaultdict[AnyHead, list[int]] = defaultdict(list)
-        for place, row in enumerate(self._rows):
+        for place, row in enumerate(self.rows):
             if row.options.token_ids:
                 vectors.append(next(chosen)[None, : len(row.options.token_ids)])
             else:
@@ -69,7 +69,7 @@ class PooledStep:
             for place, found in zip(places, made, strict=True):
                 vectors[place] = found
         entries = np.flatnonzero(self.mask).tolist()
-        options = [row.options for row in self._rows]
+        options = [row.options for row in self.rows]
         return list(zip(entries, map(finish, vectors, options), strict=True))
 
 
@@ -125,28 +125,29 @@ class PoolRows:
         """Reads what a step computed for rows that pool; None: there are none in it. Raises PlanError."""
         if not self._rows or self._rows.keys().isdisjoint(step.rows.tolist()):
             return None
-        pooled = PooledStep(self._mask(step.sample_rows))
+        reads = list[tuple[PooledRow, States]]()
         for entry, row in enumerate(step.rows.tolist()):
             if (its := self._rows.get(row)) is not None and its.running is not None:
                 count = int(step.counts[entry])
                 require(int(step.starts[entry]) == its.next, f"row {row} leaves out states that it pools")
                 its.next += count
-                pooled._reads.append((its, outputs.row_states(entry, count)))
-        entries = np.flatnonzero(pooled.mask)
-        pooled._rows = [self._rows[row] for row in step.sample_rows[entries].tolist()]
+                reads.append((its, outputs.row_states(entry, count)))
+        mask = self._mask(step.sample_rows)
+        entries = np.flatnonzero(mask)
+        rows = [self._rows[row] for row in step.sample_rows[entries].tolist()]
         first, last, chosen = _first_logits(step)[entries], [], []
-        for index, row in zip(first.tolist(), pooled._rows, strict=True):
+        for index, row in zip(first.tolist(), rows, strict=True):
             if row.options.token_ids:
                 chosen.append((index, list(row.options.token_ids)))
             elif row.running is None:
                 last.append(index)
-        if last:
-            pooled._last_states = outputs.sampled_states(np.array(last))
+        last_states = outputs.sampled_states(np.array(last)) if last else None
+        chosen_logits = None
         if chosen:
             most = max(len(ids) for _, ids in chosen)
             token_ids = np.array([ids + ids[-1:] * (most - len(ids)) for _, ids in chosen])
-            pooled._chosen_logits = outputs.chosen_logits(np.array([index for index, _ in chosen]), token_ids)
-        return pooled
+            chosen_logits = outputs.chosen_logits(np.array([index for index, _ in chosen]), token_ids)
+        return PooledStep(mask, reads, rows, last_states, chosen_logits)
 
     def _mask(self, rows: Integers) -> npt.NDArray[np.bool_]:
         members: Sequence[bool] = [row in self._rows for row in rows.tolist()]

@@ -28,6 +28,7 @@ class Batch:
     forks: list[tuple[Sequence, int]] = field(default_factory=list)  # and the entry they sample from
     num_planned: int = 0  # leading sequences whose samples are counted already
     sample_counts: list[int] = field(default_factory=list)  # of those; empty: 1 each
+    num_vector_values: int = 0  # elements of the vectors of sequences that came by add()
 
     @property
     def last_decodes(self) -> bool:
@@ -63,6 +64,7 @@ class Batch:
             end = start + self.budget
             self.is_cut = True
         self.budget -= end - start
+        self.num_vector_values += sequence.request.num_vector_values
         sequence.set_computed(end)
         self.sequences.append(sequence)
         self.starts.append(start)

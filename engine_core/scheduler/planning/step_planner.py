@@ -22,6 +22,7 @@ from engine_core.scheduler.request_ends import FaultIsolation
 from engine_core.scheduler.states.running import SlotAllocator
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import ForkRow, Plan
+from pagewire.limits import MAX_STEP_VECTOR_VALUES
 
 MAX_PREEMPTIONS = 2
 """Preemptions of a request, for rows or for blocks, after which it gives up no more rows."""
@@ -238,6 +239,8 @@ class StepPlanner:
         if self._whole_prompts and sequence.num_new_tokens > batch.budget:
             batch.budget = 0  # what is left is for nothing else: the sequence is first in the next step
             return False
+        if batch.num_vector_values + sequence.request.num_vector_values > MAX_STEP_VECTOR_VALUES:
+            return False  # vectors of rows that end in one step are one message
         cached = None
         with self._faults.of(sequence.request):
             cached = self.admission.look(sequence)

@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.adapters.records import STRIP, AdaptedLayer, AdaptedPart
-from kernels.ops.layers.adapters import MAX_RANK, LayerParts, LowRank
+from kernels.ops.layers.adapters import MAX_RANK, LayerParts, LowRank, narrowed
 
 
 class PackedAdapter:
-    """The AdapterWeights of compiled kernels. Values are bfloat16 where all of a
-    matrix are, else float32; matrices lie in the order in which they are read."""
+    """The AdapterWeights of compiled kernels. Matrices lie in the order in which they are read."""
 
     def __init__(self, layers: Sequence[LayerParts]) -> None:
         """layers: by the number of the layer. Parts of a layer that follow one another and share `a`, the
@@ -58,9 +57,9 @@ class PackedAdapter:
 
 def strips(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Returns a matrix [N, K] in the form of AdaptedPart, words of 32 bits, and whether it is float32."""
-    narrow, (rows, inputs) = matrix.to(torch.bfloat16), matrix.shape
-    is_wide = matrix.dtype != torch.bfloat16 and not torch.equal(narrow.float(), matrix.float())
-    padded = F.pad(matrix.float() if is_wide else narrow, (0, inputs % 2, 0, -rows % STRIP))
+    held, (rows, inputs) = narrowed(matrix), matrix.shape
+    is_wide = held.dtype == torch.float32
+    padded = F.pad(held, (0, inputs % 2, 0, -rows % STRIP))
     pairs = padded.view(-1, STRIP, padded.shape[1] // 2, 2)
     order = (0, 2, 3, 1) if is_wide else (0, 2, 1, 3)
     return pairs.permute(order).contiguous().view(-1).view(torch.int32), is_wide

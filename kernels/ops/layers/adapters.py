@@ -40,6 +40,14 @@ TILE = 16
 """Tokens of a tile of DeviceAdapters."""
 
 
+def narrowed(matrix: torch.Tensor) -> torch.Tensor:
+    """Returns a matrix in the dtype in which compiled kernels hold it: bfloat16 where that has all of its
+    values, else float32."""
+    narrow = matrix.to(torch.bfloat16)
+    is_exact = matrix.dtype == torch.bfloat16 or torch.equal(narrow.float(), matrix.float())
+    return narrow if is_exact else matrix.float()
+
+
 class AdapterWeights(Protocol):
     """One adapter, in the form that the operations of a platform read (Ops.pack_adapter)."""
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import softplus
 
-from kernels.ops.states.spans import AnySpans, RowSpan, Spans
-from kernels.ops.states.update_log import log_update, replay
+from kernels.ops.states.spans import AnySpans, Spans
+from kernels.ops.states.update_log import RowState
 
 
 @dataclass(frozen=True)
@@ -72,39 +72,15 @@ def delta_rule(
     value = value.reshape(tokens, shape.value_heads, shape.value_dim)
     out = torch.empty_like(value)
     for span in spans:
-        own = slice(span.first, span.first + span.length)
-        inputs = query[own], key[own], value[own], kept[own], learned[own]
-        _learn(span, state, *inputs, out[own], log)
+        own = RowState(span, state, log)
+        for t in range(span.first, span.first + span.length):
+            faded = own.value * kept[t, :, None, None]
+            known = (faded * key[t, :, :, None]).sum(1)
+            change = (value[t] - known) * learned[t, :, None]
+            new = faded + key[t, :, :, None] * change[:, None, :]
+            out[t] = (new * query[t, :, :, None]).sum(1)
+            own.put(t - span.first, new, key[t], change, kept[t])
     return out
-
-
-def _learn(
-    span: RowSpan,
-    states: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    kept: torch.Tensor,
-    learned: torch.Tensor,
-    out: torch.Tensor,
-    log: torch.Tensor | None,
-) -> None:
-    """Writes the outputs of a row's tokens and its state."""
-    state = states[span.row] if span.start else torch.zeros_like(states[span.row])
-    if log is not None:
-        state = replay(state, log[span.row], span.replayed)
-    for t in range(span.length):
-        state = state * kept[t, :, None, None]
-        known = (state * key[t, :, :, None]).sum(1)
-        change = (value[t] - known) * learned[t, :, None]
-        state = state + key[t, :, :, None] * change[:, None, :]
-        out[t] = (state * query[t, :, :, None]).sum(1)
-        for target in span.targets(t + 1):
-            states[target] = state
-        if t + 1 == span.certain:
-            states[span.row] = state
-        if t >= span.certain and log is not None:
-            log_update(log[span.row, :, t - span.certain], key[t], change, kept[t])
 
 
 def unit_vectors(x: torch.Tensor) -> torch.Tensor:

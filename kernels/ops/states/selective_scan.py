@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import softplus
 
 from kernels.ops.states.spans import AnySpans, Spans
-from kernels.ops.states.update_log import log_update, replay
+from kernels.ops.states.update_log import RowState
 
 
 @dataclass(frozen=True)
@@ -96,19 +96,11 @@ def selective_scan(
     c = c.reshape(tokens, shape.groups, shape.state_size).repeat_interleave(repeats, 1)
     out = x * rates.skip[:, None]
     for span in spans:
-        own = state[span.row] if span.start else torch.zeros_like(state[span.row])
-        if log is not None:
-            own = replay(own, log[span.row], span.replayed)
+        own = RowState(span, state, log)
         for t in range(span.first, span.first + span.length):
             size = softplus(steps[t].float() * rates.step_factor + rates.bias)
             kept, added = torch.exp(-rates.decay * size), x[t] * size[:, None]
-            own = own * kept[:, None, None] + b[t, :, :, None] * added[:, None, :]
-            out[t] += (own * c[t, :, :, None]).sum(1)
-            for target in span.targets(t + 1 - span.first):
-                state[target] = own
-            drafted = t - span.first - span.certain
-            if drafted == -1:
-                state[span.row] = own
-            if drafted >= 0 and log is not None:
-                log_update(log[span.row, :, drafted], b[t], added, kept)
+            new = own.value * kept[:, None, None] + b[t, :, :, None] * added[:, None, :]
+            out[t] += (new * c[t, :, :, None]).sum(1)
+            own.put(t - span.first, new, b[t], added, kept)
     return out.flatten(1)

@@ -13,6 +13,8 @@ An entry of the log has W float32: the key, the change, and the decay, each begi
 
 import torch
 
+from kernels.ops.states.spans import RowSpan
+
 PADDING = 16
 
 
@@ -32,6 +34,29 @@ def log_update(entry: torch.Tensor, key: torch.Tensor, change: torch.Tensor, dec
     entry[:, :keys] = key
     entry[:, padded(keys) : padded(keys) + values] = change
     entry[:, padded(keys) + padded(values)] = decay
+
+
+class RowState:
+    """The states of a row's heads while the tokens of a step change them, one after the other."""
+
+    def __init__(self, span: RowSpan, states: torch.Tensor, log: torch.Tensor | None) -> None:
+        """states: [rows, H, N, D] float32, those before the step; log: [rows, H, K, W] float32, of at most K
+        drafted tokens; None: there are none."""
+        self._span, self._states, self._log = span, states, None if log is None else log[span.row]
+        found = states[span.row] if span.start else torch.zeros_like(states[span.row])
+        self.value = found if self._log is None else replay(found, self._log, span.replayed)
+        """[H, N, D]"""
+
+    def put(self, t: int, value: torch.Tensor, *update: torch.Tensor) -> None:
+        """Takes the states behind token `t` of the step's tokens of the row, and keeps them where the span
+        says. update: what the token did, as for log_update()."""
+        self.value, span = value, self._span
+        for target in span.targets(t + 1):
+            self._states[target] = value
+        if t + 1 == span.certain:
+            self._states[span.row] = value
+        if t >= span.certain and self._log is not None:
+            log_update(self._log[:, t - span.certain], *update)
 
 
 def replay(state: torch.Tensor, log: torch.Tensor, count: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from kernels.ops.layers.adapters import LayerParts
+from kernels.ops.layers.adapters import LayerParts, narrowed
 
 ENTRY, FIELDS = 2, 8
 """Words of an entry, and of a record."""
@@ -33,8 +33,9 @@ class DeviceAdapter:
         memory, as those that share `b` do. The copies are done when this returns; other threads may launch
         steps meanwhile. Raises MemoryError."""
         parts = [part for layer in layers for part in layer]
-        matrices = {id(part.a): _held(part.a) for part in parts}
-        matrices |= {id(part.b): _held(F.pad(part.b, (0, -part.b.shape[1] % RANKS))) for part in parts}
+        matrices = {id(part.a): narrowed(part.a).contiguous() for part in parts}
+        for part in parts:
+            matrices[id(part.b)] = narrowed(F.pad(part.b, (0, -part.b.shape[1] % RANKS))).contiguous()
         entries, records = list[int](), list[int]()
         try:
             held, addresses = _to_device_together(list(matrices.values()), device)
@@ -66,13 +67,6 @@ class DeviceAdapter:
     def changes(self, layer: int) -> bool:
         """Whether a layer has any parts."""
         return self._changed[layer]
-
-
-def _held(matrix: torch.Tensor) -> torch.Tensor:
-    """Returns a matrix in the dtype in which it is held, contiguous."""
-    narrow = matrix.to(torch.bfloat16)
-    is_wide = matrix.dtype != torch.bfloat16 and not torch.equal(narrow.float(), matrix.float())
-    return (matrix.float() if is_wide else narrow).contiguous()
 
 
 def _to_device_together(

@@ -111,8 +111,8 @@ def delta_rule(
 ) -> torch.Tensor:
     """mixed: [T, C] float32, contiguous: queries, keys and values of all heads; gates: [T, 2 H], b and a,
     rows may be strided; decay, bias: [H] float32; state: [slots, H, N, D] float32, which changes: rows, and
-    slots that states are saved in. Returns [T, H, D] float32. Spans on the host are computed by torch,
-    and may have drafted tokens."""
+    slots that states are saved in. Returns [T, H, D] float32. Spans on the host are computed by torch, and
+    may have drafted tokens."""
     if isinstance(spans, Spans):
         return by_torch.delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
     heads, size = shape.value_heads, (shape.value_heads, shape.key_dim, shape.value_dim)

@@ -93,8 +93,7 @@ def selective_scan(
 ) -> torch.Tensor:
     """mixed: [T, C] float32, contiguous: x, b and c of all heads and groups; steps: [T, H], rows may be
     strided; state: [slots, H, N, P] float32, which changes: rows, and slots that states are saved in. Returns
-    [T, H * P] float32. Spans on the host are computed by torch,
-    and may have drafted tokens."""
+    [T, H * P] float32. Spans on the host are computed by torch, and may have drafted tokens."""
     if isinstance(spans, Spans):
         return by_torch.selective_scan(mixed, steps, rates, state, shape, spans, log)
     size = shape.heads, shape.state_size, shape.head_dim

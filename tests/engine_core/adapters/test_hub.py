@@ -6,8 +6,7 @@ from threading import Event
 import pytest
 
 from engine_core.adapters.hub import MAX_DOWNLOADS, HubAdapters
-from engine_core.adapters.options import AdapterOptions
-from engine_core.adapters.sources import AdapterSources
+from engine_core.adapters.sources import AdapterOptions, AdapterSources
 from engine_core.errors import Code, Refused
 from pagewire.checkpoints.paths import HubName
 from pagewire.errors import StartupError

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.adapters.options import AdapterOptions
-from engine_core.adapters.sources import MAX_DEATHS, AdapterSources
+from engine_core.adapters.sources import MAX_DEATHS, AdapterOptions, AdapterSources
 from engine_core.errors import Code
 from engine_core.io.inbox import FrontendGone
 from pagewire.internal.v1.engine_pb2 import (

@@ -96,6 +96,7 @@ def test_all_that_scheduling_depends_on_is_recorded():
         "prompt_logprobs",  # of it, where it begins
         "beam_search",  # of it, how many, how many results and offers
         "parameters",  # of them, n, min_tokens, pooling and whether there is a grammar
+        "num_vector_values",
         "content_hashes",  # with the tokens, in hashes of blocks
     }
     names = {"frontend", "handle", "request_id", "trace_id", "group"}

@@ -8,7 +8,14 @@ import pytest
 
 from engine_core.errors import InvariantError
 from engine_core.request import NO_TOKEN
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_ALL,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MEAN,
+    Pooling,
+)
+from pagewire.ipc.transport import MAX_MESSAGE_BYTES
+from pagewire.limits import MAX_STEP_VECTOR_VALUES, MAX_VECTOR_VALUES
 from tests.engine_core.world import World, columns
 
 PROMPT = list(range(100, 123))
@@ -99,6 +106,29 @@ def test_invariants_hold_while_a_vector_is_pending():
     except InvariantError as error:
         pytest.fail(str(error))
     assert not world.scheduler.schedule(0.0).rows
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_vectors_of_a_step_fit_into_a_message(ahead: bool, monkeypatch: pytest.MonkeyPatch):
+    """Of two requests with vectors of all tokens, 64 and 32 values, one begins in a step; small ones fit
+    beside it, and those that make tokens have none."""
+    monkeypatch.setattr("engine_core.scheduler.planning.step_planner.MAX_STEP_VECTOR_VALUES", 80)
+    world = World(ahead=ahead, prefix_cache=False)
+    tokens = Pooling(type=POOLING_TYPE_ALL)
+    for handle, (length, pooling) in enumerate(
+        ((16, tokens), (4, tokens), (5, None), (8, tokens), (3, MEAN), (9, MEAN), (1, MEAN)), start=1
+    ):
+        world.add(handle, PROMPT[:length], pooling=pooling)
+    world.finish()
+    sizes = {16: 64, 4: 16, 8: 32, 3: 4, 9: 4, 1: 4}
+    began = [[len(row.token_ids) for row in plan.new_rows] for plan in world.worker.plans if plan.new_rows]
+    assert began == [[16, 4, 5], [8, 3, 9, 1]]
+    assert all(sum(sizes.get(length, 0) for length in lengths) <= 80 for lengths in began)
+
+
+def test_the_largest_vectors_of_a_step_fit_into_a_message():
+    """Those of requests that begin in it, and of one whose prompt began before."""
+    assert 4 * (MAX_STEP_VECTOR_VALUES + MAX_VECTOR_VALUES) < MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("ahead", [False, True])

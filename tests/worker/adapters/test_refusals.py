@@ -95,6 +95,7 @@ VIRTUAL: dict[str, tuple[dict[str, Any], Tensors, str]] = {
     "of text": ({"num_virtual_tokens": "3"}, {}, "num_virtual_tokens is '3'"),
     "seq2seq": ({"num_transformer_submodules": 2}, {}, "num_transformer_submodules is 2: the model has one"),
     "unknown": ({"use_later": 1}, {}, "use_later is 1: the field is not known"),
+    "long": ({"use_later": "x" * 9999}, {}, "use_later is 'x{99}: the field"),
     "none": ({}, {}, "has no tensor prompt_embeddings"),
     "others": ({}, {"prompt_embeddings": torch.ones(3, 48), "x": torch.ones(1)}, "tensor x: .* alone"),
     "rows": ({}, {"prompt_embeddings": torch.ones(2, 48)}, r"has shape \[2, 48\], not \[3, E\]"),

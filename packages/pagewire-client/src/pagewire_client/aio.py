@@ -1,6 +1,6 @@
 """The client for asyncio. scripts/clients.py generates sync.py, the blocking client, from this file.
 
-What the model computes is here; the rest is in the class below (operations_aio.py).
+What the model computes is here; operations are in the base class (operations_aio.py).
 """
 
 import time

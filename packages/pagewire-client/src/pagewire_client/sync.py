@@ -1,7 +1,7 @@
 # Generated from aio.py by scripts/clients.py: change that file, then run 'make clients'.
 """The blocking client.
 
-What the model computes is here; the rest is in the class below (operations.py).
+What the model computes is here; operations are in the base class (operations.py).
 """
 
 import time

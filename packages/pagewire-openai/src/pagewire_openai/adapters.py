@@ -1,15 +1,13 @@
 """Loading and unloading of adapters (LoRA) with the bodies of vLLM: for admins, as the RPCs are."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from frontend.call.call import Call
-from frontend.errors import AdminsOnly, InvalidRequest, ServiceError
+from frontend.errors import AdminsOnly, InvalidRequest
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from pagewire.host.addresses import is_loopback
 from pagewire_openai.requests import values
-from pagewire_openai.requests.fields import Field, Names, Table, read_object
+from pagewire_openai.requests.fields import Field, Table, read_object
 from pagewire_openai.requests.values import Json
 
 LOADED = {
@@ -28,7 +26,7 @@ async def load_lora_adapter(parts: FrontendParts, body: Json, call: Call, exchan
     name = fields["lora_name"]
     if name in parts.model.names:
         raise InvalidRequest({"lora_name": "is the name of the model"})
-    with _translated(LOADED):
+    with renaming(_names(LOADED)):
         await parts.engine.adapters.load(name, fields["lora_path"], pinned=False, tenants=())
     await exchange.respond(200, {"message": f"Success: LoRA adapter '{name}' added successfully."})
 
@@ -37,21 +35,14 @@ async def unload_lora_adapter(parts: FrontendParts, body: Json, call: Call, exch
     """POST /v1/unload_lora_adapter."""
     _require_admin(parts, call, exchange)
     name = read_object(body, "body", UNLOADED, ("lora_name",))["lora_name"]
-    with _translated(UNLOADED):
+    with renaming(_names(UNLOADED)):
         await parts.engine.adapters.unload(name)
     await exchange.respond(200, {"message": f"Success: LoRA adapter '{name}' removed successfully."})
 
 
-@contextmanager
-def _translated(table: Table) -> Iterator[None]:
-    """Raises a ServiceError of the block with the body's names for the fields."""
-    names = Names()
-    for name, field in table.items():
-        names.put(field.path, name)
-    try:
-        yield
-    except ServiceError as error:
-        raise names.translated(error) from None
+def _names(table: Table) -> Names:
+    """Returns the body's names for the fields."""
+    return {field.path: name for name, field in table.items()}
 
 
 def _require_admin(parts: FrontendParts, call: Call, exchange: Exchange) -> None:

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
-from frontend.errors import ServiceError
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS
-from pagewire_openai.requests.fields import Field, Names, Table, read_fields
+from pagewire_openai.requests.fields import Field, Table, read_fields
 from pagewire_openai.requests.inputs import read_inputs
 
 Json = dict[str, Any]
@@ -34,21 +34,18 @@ async def classify(parts: FrontendParts, body: Json, call: Call, exchange: Excha
     _, call = await read_in_turn(partial(_read, body, request, names), parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     parts.state.require_open()
-    try:
+    with renaming(names):
         found = await parts.classifier.classify(request, call)
-    except ServiceError as error:
-        raise names.translated(error) from None
     data = [
         {"index": index, "label": _label(found.labels, probs), "probs": probs, "num_classes": len(probs)}
         for index, probs in enumerate(found.values)
     ]
-    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
     facts = {
         "id": request.request_id,
         "created": int(time.time()),
         "model": parts.model.answering_name(request.model),
     }
-    await exchange.respond(200, {"object": "list", **facts, "data": data, "usage": usage})
+    await exchange.respond(200, {"object": "list", **facts, "data": data, "usage": usage_of(found.usage)})
 
 
 def _read(body: Json, request: pooling_pb2.ClassifyRequest, names: Names) -> None:

@@ -7,17 +7,18 @@ from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
-from frontend.errors import InvalidRequest, ServiceError
+from frontend.errors import InvalidRequest
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.streams.pooling import Vectors
-from frontend.vectors import PACKED, as_dtype
+from frontend.vectors import PACKED, as_dtype, split
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS
-from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+from pagewire_openai.requests.fields import Field, Table, given, read_fields
 from pagewire_openai.requests.inputs import read_inputs
 
 Json = dict[str, Any]
@@ -66,8 +67,7 @@ async def pooling(parts: FrontendParts, body: Json, call: Call, exchange: Exchan
         column = vectors.columns[index]
         if encoding == "base64":
             return {"object": "pooling", "data": _encoded(column, encoding, request.raw_dtype)}
-        size = len(column) // len(vectors.token_ids[index])
-        of_tokens = (column[start : start + size] for start in range(0, len(column), size))
+        of_tokens = split(column, len(vectors.token_ids[index]))
         return {
             "object": "pooling",
             "data": [_encoded(each, encoding, request.raw_dtype) for each in of_tokens],
@@ -87,14 +87,12 @@ async def _embed(
     exchange: Exchange,
 ) -> Vectors:
     """Reads a body into a request and embeds its inputs. Raises ServiceError."""
-    names.put("kind", "model")  # which kinds there are is the model's
+    names["kind"] = "model"  # which kinds there are is the model's
     _, call = await read_in_turn(partial(_read, body, table, request, names), parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     parts.state.require_open()
-    try:
+    with renaming(names):
         return await parts.embedder.embed(request, call)
-    except ServiceError as error:
-        raise names.translated(error) from None
 
 
 async def _respond(
@@ -116,12 +114,9 @@ async def _respond(
             for index, truncated in enumerate(vectors.truncated)
         ]
 
-    try:
+    with renaming(names):
         read = await parts.prompts.run(entries, call.caller.tenant, sum(map(len, vectors.columns)))
-    except ServiceError as error:
-        raise names.translated(error) from None
-    usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
-    model = parts.model.answering_name(request.model)
+    usage, model = usage_of(vectors.usage), parts.model.answering_name(request.model)
     await exchange.respond(200, {"object": "list", **facts, "data": read, "model": model, "usage": usage})
 
 

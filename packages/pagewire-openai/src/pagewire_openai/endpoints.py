@@ -11,8 +11,10 @@ from typing import Any, Protocol, TypeVar
 
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange, Headers
 from frontend.parts import FrontendParts
+from frontend.streams.pooling import PoolingUsage
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from pagewire import __version__
@@ -22,7 +24,6 @@ from pagewire_openai.requests.completion import read_completion
 from pagewire_openai.requests.fields import (
     RESPONSE_STREAM_OPTIONS,
     STREAM_OPTIONS,
-    Names,
     given,
     read_object,
 )
@@ -145,8 +146,15 @@ async def _choices(
 
 def request_id_of(exchange: Exchange, names: Names) -> str:
     """Returns the client's id of a request, or a new one."""
-    names.put("request_id", REQUEST_ID)
+    names["request_id"] = REQUEST_ID
     return exchange.headers.get(REQUEST_ID) or secrets.token_hex(16)
+
+
+def usage_of(*usages: PoolingUsage) -> Json:
+    """Returns the usage of a call without output: of one that pools, or of several that are one to the
+    client."""
+    tokens = sum(each.prompt_tokens for each in usages)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
@@ -253,7 +261,7 @@ class MergedStreams:
 async def generate(parts: FrontendParts, job: Job, call: Call, exchange: Exchange) -> None:
     """Generates and answers. Raises ServiceError."""
     parts.state.require_open()
-    try:
+    with renaming(job.names):
         async with AsyncExitStack() as stack:
             streams = [
                 await stack.enter_async_context(
@@ -265,8 +273,6 @@ async def generate(parts: FrontendParts, job: Job, call: Call, exchange: Exchang
                 await _write_events(job, streams, exchange)
             else:
                 await _write_whole(job, streams, exchange)
-    except ServiceError as error:
-        raise job.names.translated(error) from None
 
 
 async def _write_whole(job: Job, streams: Sequence[Stream], exchange: Exchange) -> None:

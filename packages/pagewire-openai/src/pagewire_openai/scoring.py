@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
-from frontend.errors import ServiceError
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.streams.scorer import Scored
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
-from pagewire_openai.requests.fields import Names
+from pagewire_openai.endpoints import read_in_turn, request_id_of, usage_of
 from pagewire_openai.requests.scoring import Rerank, read_rerank, read_score, read_tei_rerank
 
 Json = dict[str, Any]
@@ -64,7 +63,8 @@ async def score(parts: FrontendParts, body: Json, call: Call, exchange: Exchange
     data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]
     facts = {"id": request_id, "object": "list", "created": int(time.time())}
     name = parts.model.answering_name(requests[0][0].model)
-    await exchange.respond(200, {**facts, "model": name, "data": data, "usage": _usage(*found)})
+    usage = usage_of(*(each.usage for each in found))
+    await exchange.respond(200, {**facts, "model": name, "data": data, "usage": usage})
 
 
 async def _rerank(
@@ -86,8 +86,8 @@ async def _rerank(
         "id": asked.request.request_id,
         "model": parts.model.answering_name(asked.request.model),
         "results": results,
-        "usage": _usage(found),
-        "meta": {"tokens": {"input_tokens": found.prompt_tokens}},
+        "usage": usage_of(found.usage),
+        "meta": {"tokens": {"input_tokens": found.usage.prompt_tokens}},
     }
     await exchange.respond(200, answer)
 
@@ -126,12 +126,5 @@ async def _score_all(
 async def _score(parts: FrontendParts, request: pooling_pb2.ScoreRequest, call: Call, names: Names) -> Scored:
     """Returns the scores, best first. Raises ServiceError with the client's names."""
     parts.state.require_open()
-    try:
+    with renaming(names):
         return await parts.scorer.score(request, call)
-    except ServiceError as error:
-        raise names.translated(error) from None
-
-
-def _usage(*found: Scored) -> Json:
-    tokens = sum(each.prompt_tokens for each in found)
-    return {"prompt_tokens": tokens, "total_tokens": tokens}

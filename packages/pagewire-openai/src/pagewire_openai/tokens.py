@@ -5,14 +5,15 @@ from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
-from frontend.errors import InvalidRequest, ServiceError
+from frontend.errors import InvalidRequest
+from frontend.field_names import Names, renaming
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.tokenization import detokenized, tokenized
 from pagewire.v1 import tokenizer_pb2
 from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import CONVERSATION, read_conversation
-from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+from pagewire_openai.requests.fields import Field, Table, given, read_fields
 from pagewire_openai.requests.messages import read_counted
 
 Json = dict[str, Any]
@@ -69,11 +70,9 @@ async def _read_ids(
     parts: FrontendParts, request: tokenizer_pb2.TokenizeRequest, names: Names, call: Call
 ) -> "array[int]":
     """Returns the token ids of a request's only prompt. Raises ServiceError with the client's names."""
-    try:
+    with renaming(names):
         async with tokenized(parts, request, call.caller) as (read,):
             return read.token_ids
-    except ServiceError as error:
-        raise names.translated(error) from None
 
 
 def _read_tokenize(body: Json, request: tokenizer_pb2.TokenizeRequest, names: Names) -> None:
@@ -93,8 +92,8 @@ def _read_tokenize(body: Json, request: tokenizer_pb2.TokenizeRequest, names: Na
         return
     if wrong := [name for name in _OF_CHAT if given(body, name, None) is not None]:
         raise InvalidRequest(dict.fromkeys(wrong, "needs messages"))
-    names.put(_PATH, "prompt")
-    names.put(f"{_PATH}.text", "prompt")
+    names[_PATH] = "prompt"
+    names[f"{_PATH}.text"] = "prompt"
     try:
         prompt.text = values.text(body["prompt"])
     except ValueError as error:
@@ -105,8 +104,8 @@ def _read_detokenize(body: Json, request: tokenizer_pb2.DetokenizeRequest, names
     read_fields(body, DETOKENIZE, request, names)
     if not isinstance(body.get("tokens"), list):
         raise InvalidRequest({"tokens": "must be a list of token ids"})
-    names.put("sequences", "tokens")
-    names.put("sequences[0].ids", "tokens")
+    names["sequences"] = "tokens"
+    names["sequences[0].ids"] = "tokens"
     request.sequences.add(ids=body["tokens"])
 
 
@@ -117,8 +116,6 @@ async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exc
     await parts.large_messages.run(read, exchange.body_size, call.caller)
     if not request.HasField("skip_special_tokens"):
         request.skip_special_tokens = False
-    try:
+    with renaming(names):
         (prompt,) = await detokenized(parts, request, call.caller)
-    except ServiceError as error:
-        raise names.translated(error) from None
     await exchange.respond(200, {"prompt": prompt})

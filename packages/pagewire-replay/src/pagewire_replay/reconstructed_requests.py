@@ -157,6 +157,7 @@ class ReconstructedRequests:
                 int(at): bytes.fromhex(each) for at, each in facts.get("content_hashes", {}).items()
             },
             beam_search=replayed_search(facts),
+            num_vector_values=facts.get("num_vector_values", 0),
             owner=RequestOwner(abort_at=facts["deadline_at"]),
             **{name: facts[name] for name in COPIED},
         )

@@ -16,6 +16,7 @@ import grpc
 
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ModelNotFound, ServiceError
+from frontend.field_names import renamed, renaming
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
@@ -24,7 +25,6 @@ from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import ONE_MESSAGE
 from pagewire import __version__
 from pagewire.v1 import generation_pb2
-from pagewire_gateways.field_names import renamed, translated
 from pagewire_gateways.open_inference.requests import INPUTS, NAMES, read_infer_request
 from pagewire_gateways.open_inference.responses import FINAL, OUTPUTS, TensorWriter
 from pagewire_gateways.protos import open_inference_pb2 as oip
@@ -97,11 +97,9 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         asked, call = await self._generator.in_turn(read, request.id, size, call)
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
-        try:
+        with renaming(NAMES):
             async with self._generator.open(asked.request, call, ONE_MESSAGE) as stream:
                 message = await stream.take()
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
         assert message is not None  # a stream ends with a message or raises
         name = self._model.answering_name(request.model_name)
         return TensorWriter(request, asked.outputs, name, VERSION).answer(message)

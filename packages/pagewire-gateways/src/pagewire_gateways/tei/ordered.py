@@ -14,9 +14,7 @@ from frontend.call.call import Call
 from frontend.errors import Draining
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, reauthenticated_call, sender
-
-AHEAD = 2
-"""Requests of one stream in flight, per row of the engines: their queues never run dry, nor fill up."""
+from frontend.streams.pooling import most_at_once
 
 Message = TypeVar("Message")
 T = TypeVar("T")
@@ -30,9 +28,7 @@ class OrderedStream(Generic[Message, T]):
 
     def __init__(self, parts: FrontendParts, answer: Answer[Message, T]) -> None:
         self._state, self._limits, self._write_timeouts = parts.state, parts.limits, parts.write_timeouts
-        facts, num_cores = parts.engine.facts, len(parts.engine.cores)
-        rows = facts.max_num_seqs * num_cores if facts is not None else 0
-        most = min(AHEAD * max(rows, 1), parts.config.max_multiplexed_requests)
+        most = min(most_at_once(parts.engine.facts), parts.config.max_multiplexed_requests)
         self._answer = answer
         self._room = asyncio.Semaphore(most)
         self._slot = ExitStack()

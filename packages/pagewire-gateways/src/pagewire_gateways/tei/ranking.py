@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from frontend.errors import InvalidRequest
 from frontend.rpc.call_context import Context
-from frontend.streams.pooling import StageTimes
+from frontend.streams.pooling import PoolingUsage
 from frontend.streams.scorer import Scored
 from pagewire_gateways.protos import tei_pb2
 from pagewire_gateways.tei.ordered import OrderedStream
@@ -31,8 +31,8 @@ class Ranking:
     """The texts of a stream so far. The first message says which scores and whether texts are wanted."""
 
     def __init__(self) -> None:
-        self.prompt_tokens = self.num_chars = 0
-        self._times: list[StageTimes] = []
+        self.num_chars = 0
+        self._usages: list[PoolingUsage] = []
         self._ranks: list[tuple[float, tei_pb2.Rank]] = []
         self._raw_scores = self._returns_text = False
 
@@ -47,20 +47,21 @@ class Ranking:
         if self._returns_text and self.num_chars > MAX_RETURNED_CHARS:
             problem = f"must be at most {MAX_RETURNED_CHARS} characters in all, with queries, to be returned"
             raise InvalidRequest({"text": problem})
-        self.prompt_tokens += ranked.found.prompt_tokens
-        self._times.append(ranked.found.times)
+        self._usages.append(ranked.found.usage)
         text = message.text if self._returns_text else None
         score = document.raw if self._raw_scores else document.score
         self._ranks.append((document.raw, tei_pb2.Rank(index=len(self._ranks), text=text, score=score)))
 
     @property
-    def times(self) -> StageTimes:
-        """Tokenization of all texts; the others on average."""
-        count = len(self._times) or 1
-        return StageTimes(
-            tokenization=sum(each.tokenization for each in self._times),
-            queue=sum(each.queue for each in self._times) // count,
-            inference=sum(each.inference for each in self._times) // count,
+    def usage(self) -> PoolingUsage:
+        """Of all texts, as if they were the inputs of one call."""
+        count = len(self._usages) or 1
+        return PoolingUsage(
+            prompt_tokens=sum(each.prompt_tokens for each in self._usages),
+            cached_prompt_tokens=sum(each.cached_prompt_tokens for each in self._usages),
+            tokenization_ns=sum(each.tokenization_ns for each in self._usages),
+            queue_ns=sum(each.queue_ns for each in self._usages) // count,
+            inference_ns=sum(each.inference_ns for each in self._usages) // count,
         )
 
     def ranks(self) -> list[tei_pb2.Rank]:
@@ -78,5 +79,5 @@ async def gathered(
     async with aclosing(stream.answers(messages, context)) as answers:
         async for ranked in answers:
             ranking.add(ranked)
-    metadata = metadata_of(began, ranking.num_chars, ranking)
+    metadata = metadata_of(began, ranking.num_chars, ranking.usage)
     return tei_pb2.RerankResponse(ranks=ranking.ranks(), metadata=metadata)

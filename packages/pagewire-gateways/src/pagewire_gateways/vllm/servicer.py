@@ -16,7 +16,8 @@ from google.protobuf.json_format import MessageToDict
 from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
-from frontend.errors import InvalidRequest, ServiceError
+from frontend.errors import InvalidRequest
+from frontend.field_names import renaming
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller, sender
 from frontend.rpc.error_mapping import guarded, unimplemented
@@ -27,7 +28,6 @@ from frontend.validation.requests import check_abort
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import admin_pb2, generation_pb2, pooling_pb2
-from pagewire_gateways.field_names import translated
 from pagewire_gateways.vllm.kv_events import KvEventWriter
 from pagewire_gateways.vllm.messages import NAMES, AnswerWriter, read_request
 
@@ -59,15 +59,13 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         read = partial(read_request, request)
         call, size = current_call(context), request.ByteSize()
         asked, call = await self._generator.in_turn(read, request.request_id, size, call)
-        try:
+        with renaming(NAMES):
             async with self._generator.open(asked, call, CallMode(one_message=not request.stream)) as stream:
                 answer = AnswerWriter(stream, chunks=request.stream)
                 with self._write_timeouts.writer(sender(context)) as writer:
                     while (message := await stream.take()) is not None:
                         for response in answer.responses(message):
                             await writer.write(response)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
 
     @guarded
     async def Abort(self, request: Any, context: Context) -> Any:
@@ -157,13 +155,11 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         copy = partial(asked.inputs.add().token_ids.ids.extend, request.tokenized.input_ids)
         call, size = current_call(context), request.ByteSize()
         _, call = await self._generator.in_turn(copy, request.request_id, size, call)
-        try:
+        with renaming(NAMES):
             vectors = await self._embedder.embed(asked, call)
-        except ServiceError as error:
-            raise translated(error, NAMES) from None
         values = unpack_f32_array(vectors.columns[0])
         return vllm_engine_pb2.EmbedResponse(
-            embedding=values, prompt_tokens=vectors.prompt_tokens, embedding_dim=len(values)
+            embedding=values, prompt_tokens=vectors.usage.prompt_tokens, embedding_dim=len(values)
         )
 
     StartProfile = unimplemented("StartProfile")

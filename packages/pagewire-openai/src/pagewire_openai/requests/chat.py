@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.field_names import Names
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.conversation import ASSISTANT, EFFORT
 from frontend.validation.requests import MAX_PARTS
@@ -16,7 +17,6 @@ from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
-    Names,
     Table,
     ask_for_logprobs,
     given,
@@ -113,7 +113,7 @@ def read_chat(
     _read_logprobs(body, request, names)
     read_conversation(body, request.prompt, names, "prompt")
     if (wanted := given(body, "response_format", None)) is not None:
-        names.put("structured_output", "response_format")
+        names["structured_output"] = "response_format"
         _read_format(wanted, request)
     read_structured(body, request, names)
     if (effort := given(body, "reasoning_effort", None)) is not None:
@@ -129,13 +129,13 @@ def read_conversation(body: Mapping[str, Any], prompt: prompt_pb2.Prompt, names:
         raise InvalidRequest({"messages": "must be a list of at least one message"})
     if len(messages) > MAX_PARTS:
         raise InvalidRequest({"messages": f"must be at most {MAX_PARTS} messages"})
-    names.put(path, "messages")
-    names.put(f"{path}.chat.messages", "messages")
-    names.put(f"{path}.chat", "messages")
-    names.put(f"{path}.chat.tools", "tools")
-    names.put(f"{path}.chat.tool_choice", "tool_choice")
-    names.put(f"{path}.chat.tool_choice.mode", "tool_choice")
-    names.put(f"{path}.chat.tool_choice.function", "tool_choice.function.name")
+    names[path] = "messages"
+    names[f"{path}.chat.messages"] = "messages"
+    names[f"{path}.chat"] = "messages"
+    names[f"{path}.chat.tools"] = "tools"
+    names[f"{path}.chat.tool_choice"] = "tool_choice"
+    names[f"{path}.chat.tool_choice.mode"] = "tool_choice"
+    names[f"{path}.chat.tool_choice.function"] = "tool_choice.function.name"
     for place, message in enumerate(messages):
         _read_message(message, f"messages[{place}]", prompt.chat.messages.add())
     read_template_kwargs(body, prompt.chat, names, f"{path}.chat")
@@ -146,7 +146,7 @@ def read_template_kwargs(body: Mapping[str, Any], chat: prompt_pb2.Chat, names: 
     """Reads the template's variables. path: of the conversation in the request. Raises InvalidRequest."""
     if (kwargs := given(body, "chat_template_kwargs", None)) is None:
         return
-    names.put(f"{path}.template_kwargs", "chat_template_kwargs")
+    names[f"{path}.template_kwargs"] = "chat_template_kwargs"
     try:
         values.check_texts(kwargs, most=MAX_KWARGS_NESTING)
     except ValueError as error:

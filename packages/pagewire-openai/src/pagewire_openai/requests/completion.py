@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest
+from frontend.field_names import Names
 from pagewire.v1 import generation_pb2, prompt_pb2
 from pagewire_openai.requests import prompt_embeds, values
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
-    Names,
     Table,
     ask_for_logprobs,
     given,
@@ -63,12 +63,12 @@ def read_completion(
     if body.get(prompt_embeds.FIELD) is not None:
         prompts = prompt_embeds.read_prompt_embeds(body, MAX_PROMPTS)
         for path in ("prompt.embeddings", "prompt.embeddings.data"):
-            names.put(path, prompt_embeds.FIELD)
+            names[path] = prompt_embeds.FIELD
     else:
         prompts = read_prompts(body)
-    names.put("prompt", "prompt")
+    names["prompt"] = "prompt"
     for kind in ("prompt.text", "prompt.token_ids.ids", "prompt.token_ids"):
-        names.put(kind, "prompt")
+        names[kind] = "prompt"
     size = len(prompts) * request.ByteSize() + sum(prompt.ByteSize() for prompt in prompts)
     if size > max_bytes:
         problem = f"{len(prompts)} prompts, each with the other fields, are {size} bytes, above {max_bytes}"
@@ -112,8 +112,8 @@ def _is_ids(content: Any) -> bool:
 
 def _request_logprobs(request: generation_pb2.GenerateRequest, top: int, names: Names) -> None:
     """With `echo` the prompt's log-probabilities come before the output's."""
-    names.put("output.prompt_logprobs", "logprobs")
-    names.put("output.prompt_logprobs.top_n", "logprobs")
+    names["output.prompt_logprobs"] = "logprobs"
+    names["output.prompt_logprobs.top_n"] = "logprobs"
     ask_for_logprobs(request, top, names, name="logprobs", top_name="logprobs")
     output = request.output
     if output.echo:

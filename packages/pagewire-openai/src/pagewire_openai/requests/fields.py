@@ -11,7 +11,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from frontend.errors import InvalidRequest, ServiceError, Unsupported
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.field_names import Names
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests import values
 from pagewire_openai.requests.values import Json, Reader
@@ -58,33 +59,6 @@ def _nullable(schema: Json) -> Json:
     return {**schema, "type": [kinds, "null"] if isinstance(kinds, str) else [*kinds, "null"]}
 
 
-class Names:
-    """The client's names of protobuf fields."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-
-    def put(self, path: str, name: str) -> None:
-        """Remembers that the field at `path` was called `name`."""
-        self._names[path] = name
-
-    def of(self, path: str) -> str:
-        """Returns the client's name of a field, or of the nearest one that contains it."""
-        stem = path
-        while stem:
-            if stem in self._names:
-                return self._names[stem] + path[len(stem) :]
-            stem = stem[: max(stem.rfind("."), stem.rfind("["), 0)]
-        return path
-
-    def translated(self, error: ServiceError) -> ServiceError:
-        """Returns the error with the client's names for the fields."""
-        if error.violations:
-            error.violations = {self.of(path): text for path, text in error.violations.items()}
-            error.message = "; ".join(f"{name}: {text}" for name, text in error.violations.items())
-        return error
-
-
 def read_fields(body: Mapping[str, Any], table: Table, request: Message, names: Names) -> None:
     """Fills a request from a body's fields; null is an absent field, whatever its name. Raises
     InvalidRequest, Unsupported."""
@@ -99,7 +73,7 @@ def read_fields(body: Mapping[str, Any], table: Table, request: Message, names: 
         try:
             content = field.read(value)
             if field.path:
-                names.put(field.path, name)
+                names[field.path] = name
                 _put(request, field.path, content)
         except ValueError as error:
             problems[name] = str(error)
@@ -164,8 +138,8 @@ def ask_for_logprobs(
     request: generation_pb2.GenerateRequest, top: int | None, names: Names, *, name: str, top_name: str
 ) -> None:
     """Asks for log-probabilities of the output. top: candidates. name, top_name: the client's fields."""
-    names.put("output.logprobs", name)
-    names.put("output.logprobs.top_n", top_name)
+    names["output.logprobs"] = name
+    names["output.logprobs.top_n"] = top_name
     request.output.logprobs.SetInParent()
     request.output.token_bytes = request.output.token_ids = True
     if top:

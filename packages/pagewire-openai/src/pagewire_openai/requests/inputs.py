@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from frontend.field_names import Names
 from frontend.validation.requests import MAX_PROMPTS
 from pagewire.v1 import prompt_pb2
 from pagewire_openai.requests.completion import read_prompts
-from pagewire_openai.requests.fields import Names, given
+from pagewire_openai.requests.fields import given
 
 
 def read_inputs(body: Mapping[str, Any], names: Names) -> list[prompt_pb2.Prompt]:
@@ -18,8 +19,8 @@ def read_inputs(body: Mapping[str, Any], names: Names) -> list[prompt_pb2.Prompt
         if (most := given(body, "truncate_prompt_tokens", None)) is not None:
             prompt.truncate_to = most
         path, name = f"inputs[{place}]", f"input[{place}]" if len(prompts) > 1 else "input"
-        names.put(f"{path}.truncate_to", "truncate_prompt_tokens")
+        names[f"{path}.truncate_to"] = "truncate_prompt_tokens"
         for kind in (".text", ".token_ids.ids", ".token_ids", ""):
-            names.put(path + kind, name)
-    names.put("inputs", "input")
+            names[path + kind] = name
+    names["inputs"] = "input"
     return prompts

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.field_names import Names
 from frontend.templates.chat_template import ChatTemplate
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
@@ -17,7 +18,6 @@ from pagewire_openai.requests.chat import put_effort, put_format, read_template_
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
     Field,
-    Names,
     Table,
     clipped,
     given,
@@ -158,8 +158,8 @@ def _read_conversation(
 ) -> None:
     chat, path = request.prompt.chat, f"{path}.chat"
     for inner, name in _CHAT_NAMES.items():
-        names.put(path + inner, name)
-    names.put(path.removesuffix(".chat"), "messages")
+        names[path + inner] = name
+    names[path.removesuffix(".chat")] = "messages"
     _read_tools(body, chat, names, path)
     _read_choice(body, chat)
     keeps_reasoning = template is not None and template.features(with_tools=bool(chat.tools)).reasoning
@@ -187,7 +187,7 @@ def _read_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat, names: Names, pa
             said = f"{clipped(kind)} is not served: " if isinstance(kind, str) else ""
             raise Unsupported({f"{where}.type": f"{said}must be custom"})
         fields = read_object(tool, where, _TOOL, ("name", "input_schema"))
-        names.put(f"{path}.{where}.parameters", f"{where}.input_schema")
+        names[f"{path}.{where}.parameters"] = f"{where}.input_schema"
         put_tool(chat, {**fields, "parameters": fields["input_schema"]})
 
 
@@ -236,7 +236,7 @@ def _read_thinking(
     elif kind == "enabled" and not reasons:
         raise Unsupported({"thinking.type": "the model does not reason"})
     if budget is not None:
-        names.put("reasoning.budget", "thinking.budget_tokens")
+        names["reasoning.budget"] = "thinking.budget_tokens"
         request.reasoning.budget = budget
 
 
@@ -251,7 +251,7 @@ def _read_config(
         put_effort(config["effort"], "output_config.effort", request.prompt.chat, template)
     if "format" in config:
         path = "output_config.format"
-        names.put("structured_output", path)
+        names["structured_output"] = path
         form = read_object(config["format"], path, _FORMAT, ("type", "schema"))
         put_format(form["type"], form["schema"], path, request)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.field_names import Names
 from frontend.templates.chat_template import ChatTemplate
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
@@ -18,7 +19,6 @@ from pagewire_openai.requests.fields import (
     RESPONSE_STREAM_OPTIONS,
     SAMPLING,
     Field,
-    Names,
     Table,
     ask_for_logprobs,
     clipped,
@@ -149,8 +149,8 @@ def read_response(
     read_fields(body, RESPONSE, request, names)
     chat = request.prompt.chat
     for path, name in _CHAT_NAMES.items():
-        names.put(f"prompt.chat{path}", name)
-    names.put("prompt", "input")
+        names[f"prompt.chat{path}"] = name
+    names["prompt"] = "input"
     read_flat_tools(body, chat)
     keeps_reasoning = template is not None and template.features(with_tools=bool(chat.tools)).reasoning
     items = ConversationItems(chat, names, "prompt.chat", keeps_reasoning=keeps_reasoning)
@@ -171,7 +171,7 @@ def _read_format(body: Mapping[str, Any], request: generation_pb2.GenerateReques
     text = read_object(given(body, "text", {}), "text", _TEXT)
     if "format" not in text:
         return
-    names.put("structured_output", "text.format")
+    names["structured_output"] = "text.format"
     form = read_object(text["format"], "text.format", _FORMAT)
     if form.get("type") == "json_schema" and "schema" not in form:
         raise InvalidRequest({"text.format.schema": "is required"})

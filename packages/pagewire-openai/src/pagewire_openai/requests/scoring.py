@@ -1,17 +1,16 @@
 """Reads bodies that score: Cohere's, Jina's, vLLM's and TEI's to rerank, vLLM's to score pairs."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from frontend.errors import InvalidRequest
+from frontend.field_names import Names
 from frontend.validation.requests import MAX_PROMPTS
 from pagewire.v1 import pooling_pb2, prompt_pb2
 from pagewire_openai.requests import values
 from pagewire_openai.requests.fields import (
     Field,
-    Names,
     Table,
     given,
     list_of,
@@ -129,15 +128,15 @@ def read_score(
         raise InvalidRequest({first: problem})
     requests = []
     for place, query in enumerate(queries):
-        request, own = pooling_pb2.ScoreRequest(), deepcopy(names)
+        request, own = pooling_pb2.ScoreRequest(), names.copy()
         request.CopyFrom(shared)
         request.query.text = query
-        own.put("query.text", first if len(queries) == 1 else f"{first}[{place}]")
+        own["query.text"] = first if len(queries) == 1 else f"{first}[{place}]"
         texts = documents if len(queries) == 1 else [documents[place]]
         _put_documents(request, texts, own, second)
         if len(queries) > 1:
             for path in ("documents[0]", "documents[0].text"):
-                own.put(path, f"{second}[{place}]")
+                own[path] = f"{second}[{place}]"
         _truncate(request, most, own)
         requests.append((request, own))
     return requests
@@ -167,13 +166,13 @@ def _read_documents(content: Any) -> list[str]:
 def _put_documents(request: pooling_pb2.ScoreRequest, texts: Sequence[str], names: Names, name: str) -> None:
     """Sets the documents. name: the client's."""
     request.documents.extend(prompt_pb2.Prompt(text=text) for text in texts)
-    names.put("documents", name)
+    names["documents"] = name
     for place in range(len(texts)):
-        names.put(f"documents[{place}].text", f"{name}[{place}]")
+        names[f"documents[{place}].text"] = f"{name}[{place}]"
 
 
 def _truncate(request: pooling_pb2.ScoreRequest, most: int | None, names: Names) -> None:
     """Keeps the first tokens of each document."""
     for place, document in enumerate(request.documents if most is not None else ()):
         document.truncate_to, document.truncation_side = most or 0, prompt_pb2.TRUNCATION_SIDE_RIGHT
-        names.put(f"documents[{place}].truncate_to", "max_tokens_per_doc")
+        names[f"documents[{place}].truncate_to"] = "max_tokens_per_doc"

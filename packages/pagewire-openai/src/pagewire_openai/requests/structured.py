@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest
+from frontend.field_names import Names, renamed
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.fields import Field, Names, Table, given, object_schema, read_object
+from pagewire_openai.requests.fields import Field, Table, given, object_schema, read_object
 
 STRUCTURED_OUTPUTS = "structured_outputs"
 _FORMS: Table = {
@@ -56,12 +57,12 @@ def read_structured(body: Mapping[str, Any], request: generation_pb2.GenerateReq
         return
     first, *others = chosen
     if request.HasField("structured_output"):
-        others.append(names.of("structured_output"))
+        others.append(renamed("structured_output", names))
     if others:
         raise InvalidRequest({first: f"cannot be combined with {others[0]}"})
     form, value = chosen[first]
     for path in ("", f".{form}", ".json_schema", ".choice.values", ".grammar.text"):
-        names.put(f"structured_output{path}", first)
+        names[f"structured_output{path}"] = first
     _PUT[form](request.structured_output, value)
 
 

@@ -1,7 +1,7 @@
 """Messages of a chat, put together from the parts in which an API has them."""
 
+from frontend.field_names import Names
 from pagewire.v1 import prompt_pb2
-from pagewire_openai.requests.fields import Names
 
 ASSISTANT, TOOL = "assistant", "tool"
 _FULL = {
@@ -25,7 +25,7 @@ class Turns:
 
     def add(self, role: str, name: str) -> prompt_pb2.ChatMessage:
         """Adds a message, which the client knows by `name`."""
-        self._names.put(f"{self._path}.messages[{len(self._chat.messages)}]", name)
+        self._names[f"{self._path}.messages[{len(self._chat.messages)}]"] = name
         message = self._chat.messages.add(role=role)
         self._turn = message if role == ASSISTANT else None
         return message

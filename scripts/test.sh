@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests that need no GPU, in groups, the longest first. Services of many processes mostly wait and kernels mostly
-# compute, so that one more group runs at a time than there are cores; JOBS=N is another number.
+# Tests that need no GPU, in groups; those that start last are short in both parts. Services of many processes
+# mostly wait and kernels mostly compute, so that one more group runs at a time than there are cores; JOBS=N is
+# another number.
 #   test.sh PYTHON PART          all groups; PART: quick, rest or all (tests/thorough.toml)
 #   test.sh PYTHON PART ROOM     the tests of one folder of tests/, in two halves, and the import rules
 # Prints what each group prints when it ends, and at the end the last line of each.
@@ -33,9 +34,9 @@ groups() {
   local others="tests packages" containers=tests/e2e/test_containers.py folder
   local e2e="tests/e2e --ignore=$containers"
   for folder in e2e chaos worker kernels frontend pagewire; do others+=" --ignore=tests/$folder"; done
-  printf '%s\n' "--share 0/2 $others" "--share 1/2 $others" "--share 0/2 $e2e" "--share 1/2 $e2e" $containers \
-    "tests/frontend tests/pagewire" "tests/worker --ignore=tests/worker/cuda" tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
-    tests/worker/cuda tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
+  printf '%s\n' "--share 0/2 $others" "--share 1/2 $others" "tests/worker --ignore=tests/worker/cuda" \
+    "tests/kernels --ignore=tests/kernels/cpu" tests/worker/cuda "--share 0/2 $e2e" "--share 1/2 $e2e" $containers \
+    "tests/frontend tests/pagewire" tests/kernels/cpu/isa tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
 }
 
 code=0

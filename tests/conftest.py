@@ -3,14 +3,13 @@
 import os
 from importlib import import_module
 from importlib.util import find_spec
-from zlib import crc32
 
 import hypothesis
 import pytest
 
 from kernels.cpu.instruction_sets import select, selected_set
 from kernels.cpu.requirements import why_not
-from tests.parts import entries, thorough
+from tests.parts import entries, share_of, thorough
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
@@ -72,9 +71,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the other part of the suite, and what the machine lacks the means for."""
-    if config.option.share:
-        number, count = map(int, config.option.share.split("/"))
-        items[:] = [item for item in items if crc32(str(item.path).encode()) % count == number]
     if config.option.part != "all":
         second = thorough([item.nodeid for item in items], entries())
         parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
@@ -82,6 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             parts[(item.nodeid in second) == (config.option.part == "rest")].append(item)
         items[:] = parts[True]
         config.hook.pytest_deselected(items=parts[False])
+    if config.option.share:
+        mine = share_of({item.path for item in items}, config.option.share)
+        items[:] = [item for item in items if item.path in mine]
     skip_marked(items, "cpu_kernels", why_not())
     chosen = selected_set()
     compact = chosen is not None and chosen.compact

@@ -7,7 +7,7 @@ import torch
 from triton.runtime import driver
 
 from kernels.triton.capabilities import CAPABILITIES, capability_of
-from ptx_emulator.compile_check import Compiled, _copies, _loads, _products, _sums, believing
+from ptx_emulator.compile_check import Compiled, _advice, _copies, _loads, _products, _sums, believing
 
 PLAIN = Compiled("kernel", 90, {}, 4, 3, 64, 0, 0, "", 16, 0, [], [])
 
@@ -55,6 +55,13 @@ def test_widths_of_copies(instruction: str, widths: list[int]):
 )
 def test_families_of_products(instruction: str, family: str):
     assert _products(instruction) == family
+
+
+def test_advice():
+    """Performance warnings of the assembler, each once; what else it says is no advice."""
+    serialized = "(C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized"
+    log = f"ptxas info    : {serialized}\nptxas info    : Used 90 registers\nptxas info    : {serialized}\n"
+    assert _advice(log) == [serialized] and _advice("ptxas info    : Used 90 registers\n") == []
 
 
 TTGIR = """

@@ -2,11 +2,13 @@
 
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from triton.runtime import interpreter
 
 from kernels.triton.interpreter import BITS, DTYPES, add_product, convert, to_torch
 from tests.kernels.triton.probes import jit
@@ -112,3 +114,40 @@ def test_products_of_kernels(dtype: torch.dtype, device: torch.device):
     out = start.clone().to(device)
     _dot[(1,)](a.to(device), b.to(device), out, 16)
     assert torch.equal(out.cpu(), start + a.float() @ b.float())
+
+
+@jit
+def _total(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK) + BLOCK
+    tl.store(out + tl.program_id(0), tl.sum(tl.load(x + at), 0))
+
+
+@pytest.mark.skipif(not isinstance(_total, interpreter.InterpretedFunction), reason="kernels are compiled")
+def test_nothing_is_computed_in_vain(monkeypatch: pytest.MonkeyPatch):
+    """Neither a launch nor tl.sum, a device function, looks through the language for operations; a sum of
+    integers is computed once."""
+    sums: list[tuple[int, ...]] = []
+    add = interpreter.InterpreterBuilder.create_add
+
+    def noted(self: interpreter.InterpreterBuilder, left: Any, right: Any) -> Any:
+        sums.append(left.data.shape)
+        return add(self, left, right)
+
+    monkeypatch.setattr(
+        interpreter.inspect, "getmembers", lambda package: pytest.fail("looks for operations")
+    )
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_add", noted)
+    x, out = torch.arange(32, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    _total[(2,)](x, out, 16)
+    assert out.tolist() == [int(x[16:].sum())] * 2 and sums == [(16,)] * 2
+
+
+@pytest.mark.skipif(not isinstance(_total, interpreter.InterpretedFunction), reason="kernels are compiled")
+def test_dtypes_are_those_of_the_interpreter():
+    """Of values, of tiles of them, and of pointers."""
+    for kind, expected in ((tl.bfloat16, np.uint16), (tl.int1, bool), (tl.float32, np.float32)):
+        for one in (kind, tl.block_type(kind, [4])):
+            assert interpreter._get_np_dtype(one) == np.dtype(expected)
+        pointer = tl.pointer_type(kind)
+        for one in (pointer, tl.block_type(pointer, [4])):
+            assert interpreter._get_np_dtype(one) == np.dtype(np.uint64)

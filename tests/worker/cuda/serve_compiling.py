@@ -1,4 +1,4 @@
-"""A worker that serves on a GPU that is not there: Triton compiles for it and launches nothing.
+"""A worker that serves on a GPU that is not there: Triton reads what it would compile, and launches nothing.
 
     python -m tests.worker.cuda.serve_compiling
 
@@ -11,20 +11,26 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
+import triton
+from triton._C.libtriton import ir
+from triton.compiler.compiler import make_backend
+from triton.runtime.jit import JITFunction
 
 from kernels.triton import requirements as support
+from kernels.triton.capabilities import DEFAULT
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
-from ptx_emulator.compile_check import Compiled, compiling
+from ptx_emulator.compile_check import believing
 from tests.checkpoints import make_checkpoint
 from tests.worker.adapters.test_rows import adapter_of, synthetic
 from tests.worker.cuda.host_devices import load_on
@@ -65,12 +71,44 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return made
 
 
+def read(source: Any, target: Any, options: dict[str, Any]) -> SimpleNamespace:
+    """The first stage of Triton's compiler: the kernel's source, with the types and constants of a launch.
+    Raises what is wrong with them. Optimizing and assembling, most of its time, would change nothing here."""
+    backend, context = make_backend(target), ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    parsed = backend.parse_options({**options, **source.parse_options()})
+    implementation = backend.get_codegen_implementation(parsed)
+    source.make_ir(target, parsed, implementation, backend.get_module_map(), context)
+    return SimpleNamespace()
+
+
 @contextmanager
-def offline() -> Iterator[list[Compiled]]:
-    """Launches compile, and that is all."""
-    empty = mock.patch.multiple(torch, empty=_zeroed(torch.empty), empty_like=_zeroed(torch.empty_like))
-    with mock.patch.object(support, "INTERPRETED", True), empty, compiling() as compiled:
-        yield compiled
+def offline() -> Iterator[list[str]]:
+    """Launches read their kernels, and that is all. Yields the names of those that are launched inside, once
+    for each configuration."""
+    names: list[str] = []
+    known: set[int] = set()
+    run = JITFunction.run
+
+    def note(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        configuration = run(kernel, *args, grid=grid, warmup=True, **options)
+        if id(configuration) not in known:
+            known.add(id(configuration))
+            names.append(kernel.__name__)
+        return configuration
+
+    with ExitStack() as stack:
+        stack.enter_context(believing(DEFAULT))
+        for owner, name, value in (
+            (support, "INTERPRETED", True),
+            (torch, "empty", _zeroed(torch.empty)),
+            (torch, "empty_like", _zeroed(torch.empty_like)),
+            (triton.compiler, "compile", read),
+            (JITFunction, "run", note),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield names
 
 
 def serve(driver: Driver) -> None:
@@ -203,9 +241,9 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
         watches[0].serving()
         return load_on(HostDevice(MEMORY), command)
 
-    with offline() as compiled:
+    with offline() as launched:
         driver = Driver(folder, budget=64, record=False, loader=loader, **(SIZES | changes))
-        at_start = [kernel.name for kernel in compiled]
+        at_start = launched.copy()
         runner: Any = driver.runner
         rows_in_use = int((runner.rows.num_tokens > 0).sum())
         serve(driver)
@@ -213,7 +251,7 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
         swap(runner)
     return {
         "at_start": at_start,
-        "late": [kernel.name for kernel in compiled[len(at_start) :]],
+        "late": launched[len(at_start) :],
         "watched": sum(len(watch.late) for watch in watches),
         "told": list(dict.fromkeys(told)),
         "graphs": runner.backend.graphs._sizes,
@@ -231,7 +269,7 @@ def main() -> None:
         folder = Path(name)
         make_checkpoint("llama", folder, num_hidden_layers=1, max_position_embeddings=1 << 16)
         stories = {
-            "cold": story(folder, False),  # the first: Triton compiles once in a process
+            "cold": story(folder, False),  # the first: Triton reads a kernel once in a process
             "graphs": story(folder, True, num_blocks=0, gpu_memory_utilization=0.9),
             "eager": story(folder, True, enforce_eager=True),
             "adapters": story(folder, True, enforce_eager=True, max_loras=2),

@@ -15,14 +15,16 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 from unittest import mock
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
@@ -86,13 +88,16 @@ def compiling(capability: int = DEFAULT) -> Iterator[list[Compiled]]:
     run = JITFunction.run
 
     def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        binary = run(kernel, *args, grid=grid, warmup=True, **options)
+        with redirect_stdout(StringIO()) as said:
+            binary = run(kernel, *args, grid=grid, warmup=True, **options)
         if id(binary) not in known:
-            known[id(binary)] = inspect(binary, limits)
+            known[id(binary)] = inspect(binary, limits, said.getvalue())
             results.append(known[id(binary)])
         return binary
 
-    with believing(capability) as limits, mock.patch.object(JITFunction, "run", compile_only):
+    patch = mock.patch.object(JITFunction, "run", compile_only)
+    with believing(capability) as limits, patch, knobs.nvidia.scope():
+        knobs.nvidia.dump_ptxas_log = True
         yield results
 
 
@@ -109,8 +114,9 @@ def believing(capability: int) -> Iterator[Capability]:
         driver._active = before
 
 
-def inspect(binary: Any, capability: Capability) -> Compiled:
-    """What a compiled kernel of Triton's consists of."""
+def inspect(binary: Any, capability: Capability, log: str) -> Compiled:
+    """What a compiled kernel of Triton's consists of. log: what the assembler said of it, if it was assembled
+    now and does not come from Triton's cache."""
     ptx, metadata = binary.asm["ptx"], binary.metadata
     grouped = _products(ptx) == "wgmma"
     usage = _resource_usage(binary.asm["cubin"])
@@ -133,16 +139,22 @@ def inspect(binary: Any, capability: Capability) -> Compiled:
         _sums(binary.asm["ttgir"]),
         # The assembler has advice about products of groups of warps alone, and assembling once more takes
         # time.
-        _advice(ptx, f"{capability}a", get_ptxas(capability.number).path) if grouped else [],
+        _advice(log if "Compiling entry" in log else _assemble(ptx, capability)) if grouped else [],
     )
 
 
-def _advice(ptx: str, arch: str, tool: str) -> list[str]:
-    """Returns the assembler's performance warnings (C75xx) about a kernel, such as products of matrices that
-    it serializes. arch: sm_90a."""
-    command = [tool, "-v", "--regAllocOptLevel=2", f"--gpu-name={arch}", "-o", os.devnull, "-"]
-    run = subprocess.run(command, input=ptx, capture_output=True, text=True, check=True)
-    return sorted(set(re.findall(r"\(C75\d\d\)[^\n]*", run.stdout + run.stderr)))
+def _assemble(ptx: str, capability: Capability) -> str:
+    """Returns what the assembler says about a kernel, with Triton's options."""
+    words = ["-v", "--regAllocOptLevel=2", f"--gpu-name={capability}a", "-o", os.devnull, "-"]
+    tool = get_ptxas(capability.number).path
+    run = subprocess.run([tool, *words], input=ptx, capture_output=True, text=True, check=True)
+    return run.stdout + run.stderr
+
+
+def _advice(log: str) -> list[str]:
+    """Returns the assembler's performance warnings (C75xx), such as products of matrices that it
+    serializes."""
+    return sorted(set(re.findall(r"\(C75\d\d\)[^\n]*", log)))
 
 
 def _sums(code: str) -> list[str]:

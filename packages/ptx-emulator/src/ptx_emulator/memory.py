@@ -1,7 +1,6 @@
 """Global memory with its allocations, and shared memory that knows which thread has written and read each
 byte."""
 
-from bisect import bisect_right
 from collections.abc import Callable
 from ctypes import c_uint8
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ SEVERAL = 4 << 20
 """Several threads of a warp have read a byte: its number from here on."""
 SEEN = 8 << 20
 """Threads of a warp have accessed a byte, and have met since: its number from here on."""
+_OF_A_WARP = np.isin(np.arange(16), (OWNER >> 20, SEVERAL >> 20, SEEN >> 20))
+"""By the upper bits of what is noted, of which -1 and MANY have the last ones."""
 
 
 class MemoryFault(Exception):
@@ -114,8 +115,8 @@ class GlobalMemory:
         """Calls use(allocation, [m, size] indices of its bytes, rows) for the allocations that are met."""
         if (addresses % np.uint64(size)).any():
             raise MemoryFault(f"an access of {size} bytes is misaligned")
-        starts = [known.start for known in self._allocations]
-        homes = np.array([bisect_right(starts, int(address)) - 1 for address in addresses])
+        starts = np.array([known.start for known in self._allocations], np.uint64)
+        homes = np.searchsorted(starts, addresses, side="right") - 1
         for home in np.unique(homes):
             rows = np.flatnonzero(homes == home)
             if home < 0:
@@ -131,8 +132,7 @@ class GlobalMemory:
 def warps_of(owners: Array) -> Array:
     """Returns the numbers of the warps of noted accesses, -1 where there is none or more than one."""
     kind, number = owners >> 20, owners & (OWNER - 1)
-    named = np.isin(kind, (OWNER >> 20, SEVERAL >> 20, SEEN >> 20))
-    return np.where(named, number, np.where(kind == 0, number // THREADS, -1))
+    return np.where(_OF_A_WARP[kind], number, np.where(kind == 0, number // THREADS, -1))
 
 
 class SharedMemory:
@@ -173,12 +173,16 @@ class SharedMemory:
         if ((self._written[index] == self._epoch) & _others(self._writer[index], owners)).any():
             raise MemoryFault("shared memory is read that another thread has written since the last barrier")
         again = (self._read[index] == self._epoch) & _others(self._reader[index], owners)
-        noted = np.where(again, _together(self._reader[index], owners), owners)
+        noted = np.broadcast_to(owners, index.shape)
+        if again.any():
+            noted = np.where(again, _together(self._reader[index], owners), owners)
         self._reader[index] = noted
         last = self._reader[index]  # of several threads of this one access
-        both = _together(last, noted)
-        for differs in (last != noted, (last != noted) & (both == MANY)):
-            self._reader[index[differs]] = both[differs]
+        differs = last != noted
+        if differs.any():
+            both = _together(last, noted)
+            for chosen in (differs, differs & (both == MANY)):
+                self._reader[index[chosen]] = both[chosen]
         self._read[index] = self._epoch
         return self.data[index]
 
@@ -243,8 +247,10 @@ class SharedMemory:
 
 def _others(noted: Array, owners: Array) -> Array:
     """Whether a noted access is another thread's, with which these have not met."""
-    met = (noted >= SEEN) & (warps_of(noted) == warps_of(owners))
-    return np.asarray((noted != owners) & ~met)
+    differs, seen = noted != owners, noted >= SEEN
+    if not seen.any():
+        return np.asarray(differs)
+    return np.asarray(differs & ~(seen & (warps_of(noted) == warps_of(owners))))
 
 
 def _together(one: Array, other: Array) -> Array:

@@ -245,7 +245,7 @@ MAX_COMPILE_S = 1200
 
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
-    """What tests/worker/cuda/serve_compiling.py says: Triton compiles for sm_90, and launches nothing."""
+    """What tests/worker/cuda/serve_compiling.py says: Triton reads kernels, and launches nothing."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.worker.cuda.serve_compiling"]
     run = subprocess.run(

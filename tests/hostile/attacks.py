@@ -103,13 +103,18 @@ def resets(address: str, token: str, stop: threading.Event) -> None:
 
 
 def floods_of_resets(
-    address: str, path: str, body: bytes, stop: threading.Event, authorization: str = ""
+    address: str,
+    path: str,
+    body: bytes,
+    stop: threading.Event,
+    authorization: str = "",
+    source: str = "",
 ) -> None:
-    """The same of any method. body: a message of it, framed."""
+    """The same of any method. body: a message of it, framed. source: where connections come from."""
     named = {"authorization": authorization} if authorization else {}
     fields = headers(_path=path, **named)
     while not stop.is_set():
-        with suppress(OSError), Http2(address) as http:
+        with suppress(OSError), Http2(address, source) as http:
             streams, received, encoder = itertools.count(1, 2), bytearray(), hpack.Encoder()
             block = encoder.encode(fields)  # fills the server's table: all further blocks are alike
             while not stop.is_set():

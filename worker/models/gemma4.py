@@ -121,7 +121,7 @@ def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValue
     assert scale is not None
 
     def output() -> RowLinear:
-        return RowLinear(heads * size, hidden, config.output_bias, place)
+        return RowLinear(heads * size, hidden, config.output_bias, place, units=heads)
 
     if config.source_of(layer) != layer:
         query, spec = (

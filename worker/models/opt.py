@@ -17,8 +17,8 @@ class OPTModel(Transformer):
         narrow, wide = config.embedding_size, config.hidden_size
         # The projections between the two widths are small: every rank computes them whole.
         whole = Placement(place.dtype, place.device, ParallelGroup())
-        self.project_in = RowLinear(narrow, wide, False, whole) if narrow != wide else None
-        self.project_out = RowLinear(wide, narrow, False, whole) if narrow != wide else None
+        self.project_in = RowLinear(narrow, wide, False, whole, units=1) if narrow != wide else None
+        self.project_out = RowLinear(wide, narrow, False, whole, units=1) if narrow != wide else None
         if self.project_out is not None:
             self.project_out.takes_adapters = False  # it computes logits, which do not see the step
 

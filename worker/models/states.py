@@ -22,7 +22,7 @@ def gated_delta_net(config: DecoderConfig, delta: DeltaConfig, place: Placement)
         Convolution(shape.channels, delta.taps, place),
         Rates(shape.value_heads, place),
         GroupedNorm(shape.value_dim, 1, config.norm_eps, place),
-        RowLinear(shape.values, config.hidden_size, False, place),
+        RowLinear(shape.values, config.hidden_size, False, place, units=shape.value_heads),
         shape,
     )
 
@@ -74,7 +74,7 @@ def gated_attention(
         ColumnLinear(config.hidden_size, (query, key, value), config.qkv_bias, place),
         ColumnLinear(config.hidden_size, (gate,), config.qkv_bias, place),
         attention,
-        RowLinear(heads * head_dim, config.hidden_size, config.output_bias, place),
+        RowLinear(heads * head_dim, config.hidden_size, config.output_bias, place, units=heads),
         norms,
     )
 
@@ -94,6 +94,6 @@ def mamba2(config: DecoderConfig, mamba: MambaConfig, place: Placement) -> Mamba
         Convolution(shape.channels, mamba.taps, place, mamba.convolution_bias, factors),
         MambaRates(shape.heads, place, mamba.step_factor),
         GroupedNorm(shape.values, shape.groups, config.norm_eps, place, mamba.gate_factor, mamba.normed),
-        RowLinear(shape.values, config.hidden_size, mamba.projection_bias, place),
+        RowLinear(shape.values, config.hidden_size, mamba.projection_bias, place, units=shape.heads),
         shape,
     )

@@ -59,6 +59,7 @@ class StepBuffers:
         has_states: bool = False,
         max_adapters: int = 0,
         adapted_parts: Sequence[int] = (),
+        *,
         has_token_types: bool = False,
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its

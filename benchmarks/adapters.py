@@ -30,7 +30,7 @@ def random_adapter(model: LanguageModel, number: int, rank: int) -> Adapter:
         if not isinstance(layer, ColumnLinear | RowLinear):
             continue
         of_parts = isinstance(layer, ColumnLinear)
-        inputs = layer.in_features if of_parts else layer.in_share
+        inputs = layer.in_features
         held = [part.held for part in layer.parts] if of_parts else [layer.out_features]
         a = [torch.randn(rank, inputs, dtype=torch.bfloat16) for _ in held]
         b = [torch.randn(rows, rank, dtype=torch.bfloat16) for rows in held]

@@ -1,11 +1,15 @@
-"""The tensor-parallel group: this worker's rank, and the two collectives that layers need.
+"""The tensor-parallel group: which rank this is, what it holds of a dimension, and how ranks exchange
+results.
 
-A group of one works today, and its collectives do nothing. Layers are written against the group,
-so that more ranks are a matter of sizes here and of a torch.distributed backend below.
+Ranks copy, and each adds for itself: partial sums of all ranks are gathered and added as a binary tree in the
+order of ranks, in float32. The library sums of a communication backend have an order of their own, which may
+depend on sizes. All that is not a sum over ranks is copied whole, so that it has the bits of one rank.
 """
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,11 +19,17 @@ from pagewire.errors import StartupError
 
 
 @dataclass(frozen=True)
-class ParallelGroup:
-    """Rank and size; `split` and `slice` tell which part of a dimension this rank holds."""
+class ParallelGroup(ABC):
+    """The ranks that compute one model together. All call the same methods in the same order, with tensors of
+    the same shape."""
 
     rank: int = 0
     size: int = 1
+    """A power of two."""
+
+    @abstractmethod
+    def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Returns the tensors of all ranks in the order of ranks, on every rank. They are copies."""
 
     def split(self, length: int) -> int:
         """Returns the length of this rank's part of a dimension that is split evenly."""
@@ -31,15 +41,42 @@ class ParallelGroup:
         part = self.split(length)
         return slice(self.rank * part, (self.rank + 1) * part)
 
-    def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
-        """Returns the sum over all ranks, on every rank."""
-        assert self.size == 1, "a group of several ranks needs a backend"
-        return partial
+    def units(self, count: int) -> range:
+        """Returns which of so many units, such as KV heads, this rank holds. With more ranks than units,
+        several ranks in a row hold the same one."""
+        assert count % self.size == 0 or self.size % count == 0, (count, self.size)
+        first = self.rank * count // self.size
+        return range(first, first + max(1, count // self.size))
 
-    def all_gather(self, part: torch.Tensor) -> torch.Tensor:
-        """Returns the parts of all ranks side by side along the last dimension, on every rank."""
-        assert self.size == 1, "a group of several ranks needs a backend"
-        return part
+    def owned(self, rank: int, count: int) -> range:
+        """Returns which of so many things, at least one per rank, a rank alone has: some may have one more
+        than others."""
+        return range(rank * count // self.size, (rank + 1) * count // self.size)
+
+    def sum(self, partial: torch.Tensor) -> torch.Tensor:
+        """Returns the sum of the float32 tensors of all ranks, on every rank: neighbours are added, then
+        neighbouring sums, until one is left."""
+        assert partial.dtype == torch.float32
+        parts = list(self.gather(partial))
+        while len(parts) > 1:
+            parts = [one + other for one, other in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def gather_columns(self, part: torch.Tensor, units: int = 0) -> torch.Tensor:
+        """Returns the parts of all ranks side by side along the last dimension, on every rank. units: that
+        are split as units() says, so that each stands there once; 0: each rank has its own part."""
+        parts = self.gather(part)
+        return torch.cat(list(parts[:: max(1, self.size // units) if units else 1]), dim=-1)
+
+
+class OneRank(ParallelGroup):
+    """A group of this rank alone."""
+
+    def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
+        return (part,)
+
+
+ONE_RANK = OneRank()
 
 
 @dataclass
@@ -67,13 +104,18 @@ class Placement:
 
     dtype: torch.dtype
     device: torch.device
-    group: ParallelGroup = ParallelGroup()
+    group: ParallelGroup = ONE_RANK
     arena: Arena | None = None
     """Holds matrices, on a CPU; None: torch allocates them."""
     later: bool = False
     """Matrices stay on torch's meta device until loading knows which of them are needed."""
     capacity: Capacity | None = None
     """Counts the parameters; None: they may be as large as they like."""
+
+    @property
+    def whole(self) -> "Placement":
+        """The placement of what every rank holds, and computes, whole."""
+        return replace(self, group=ONE_RANK)
 
     @property
     def stacks_experts(self) -> bool:

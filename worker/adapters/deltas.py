@@ -61,6 +61,8 @@ class Deltas:
                 )
         scale = self._config.scale_of(name, a.shape[0])
         for target in targets:
+            if not target.is_held:
+                continue
             parts = self.layers.setdefault(target.layer, [None] * target.num_parts)
             if parts[target.part] is not None:
                 raise AdapterError(f"tensor {pair.a[0]}: another tensor changes the same outputs")

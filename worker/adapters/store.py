@@ -144,7 +144,7 @@ class AdapterStore:
             return []
         found, modules = set[str](), self._model.target_modules
         stacked = (
-            (module, target.experts[0])
+            (module, next(each for each in target.experts if each[0].is_held))
             for module, parameters in modules.stacked.items()
             for target in parameters.values()
         )

@@ -1,7 +1,8 @@
 """Finds the target modules of a model while its weights are loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 from worker.layers.base import Layer, Weight
@@ -41,6 +42,8 @@ def find_targets(
             for part, weight in enumerate(weights):
                 module = modules.normal_name(weight.name.removesuffix(".weight"))
                 targets.setdefault(module, []).append(_target(layer, part, len(weights), weight))
+        if isinstance(layer, ExpertMatrices) and "{expert}" in stored[0]:
+            targets |= {modules.normal_name(each): [target] for each, target in _elsewhere(layer, stored)}
     (head,), (embedding,) = (map(modules.normal_name, names[each]) for each in ("head", "embedding"))
     if model.has_head and model.head.takes_adapters:
         targets[head] = [_of_table(model.head, 0)]
@@ -56,15 +59,26 @@ def find_targets(
 
 
 def _of_table(table: VocabEmbedding, part: int) -> Target:
-    (inputs, (outputs,)), every = table.adapted_matrices[part], slice(None)
-    return Target(table, part, len(table.adapted_matrices), (outputs, inputs), every, every, ())
+    """part: 0: of the head, 1: of the lookup."""
+    (inputs, (outputs,)), rows = table.adapted_matrices[part], slice(None)
+    if part == 0:
+        outputs, rows = table.vocab_size, slice(table.first, table.first + table.held)
+    return Target(table, part, len(table.adapted_matrices), (outputs, inputs), rows, ())
+
+
+def _elsewhere(layer: ExpertMatrices, stored: tuple[str, ...]) -> Iterator[tuple[str, Target]]:
+    """Yields the modules of the experts that other ranks hold. stored: as layers_and_names() yields them."""
+    weights = [name for name in layer.elsewhere(*stored) if name.endswith(".weight")]
+    for name, length in zip(weights, cycle(layer.out_lengths), strict=False):
+        shape = length, layer.in_features
+        yield name.removesuffix(".weight"), Target(layer, 0, 0, shape, slice(0), (), is_held=False)
 
 
 def _parameters(layer: ExpertMatrices, stored: tuple[str, ...]) -> dict[str, str]:
     """Returns the module and the name of the parameter [N, out, in] of all experts: as transformers 5 has it
     for all families, and as the checkpoint has it, where that is one tensor. stored: as layers_and_names()
     yields them."""
-    name = "gate_up_proj" if len(layer.out_parts) > 1 else "down_proj"
+    name = "gate_up_proj" if len(layer.out_lengths) > 1 else "down_proj"
     if "{expert}" in stored[0]:
         return {stored[0].partition(".{expert}")[0]: name}
     module, _, own_name = stored[0].rpartition(".")
@@ -72,25 +86,17 @@ def _parameters(layer: ExpertMatrices, stored: tuple[str, ...]) -> dict[str, str
 
 
 def _stacked(layer: ExpertMatrices) -> StackedTarget:
-    rows, num_parts = layer.stacked_rows(), len(layer.out_parts)
-    shape = sum(part.length for part in layer.out_parts), layer.in_part.length
-    columns = _columns(layer.in_part.local, shape[1])
-    experts = [
-        [
-            Target(
-                layer,
-                expert * num_parts + part,
-                layer.num_experts * num_parts,
-                shape,
-                rows[part],
-                columns,
-                layer.out_parts[part].order,
-            )
+    rows, num_parts = layer.stacked_rows(), len(layer.out_lengths)
+    shape, count = (layer.out_features, layer.in_features), layer.num_experts * num_parts
+
+    def targets_of(expert: int) -> tuple[Target, ...]:
+        first, is_held = (expert - layer.held.start) * num_parts, expert in layer.held
+        return tuple(
+            Target(layer, first + part, count, shape, rows[part], (), is_held=is_held)
             for part in range(num_parts)
-        ]
-        for expert in range(layer.num_experts)
-    ]
-    return StackedTarget(shape, tuple(map(tuple, experts)))
+        )
+
+    return StackedTarget(shape, tuple(map(targets_of, range(layer.num_stored))))
 
 
 def _target(layer: Layer, part: int, num_parts: int, weight: Weight) -> Target:
@@ -98,11 +104,5 @@ def _target(layer: Layer, part: int, num_parts: int, weight: Weight) -> Target:
     outputs, inputs = weight.shape
     is_turned = isinstance(layer, HeadMatrix) and layer.transposed
     if weight.transposed and not is_turned:
-        rows, columns, outputs, inputs = columns, rows, inputs, outputs
-    return Target(
-        layer, part, num_parts, (outputs, inputs), rows, _columns(columns, inputs), weight.order, is_turned
-    )
-
-
-def _columns(columns: slice, inputs: int) -> slice:
-    return slice(None) if columns.indices(inputs) == (0, inputs, 1) else columns
+        rows, outputs, inputs = columns, inputs, outputs
+    return Target(layer, part, num_parts, (outputs, inputs), rows, weight.order, is_turned)

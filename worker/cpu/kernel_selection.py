@@ -117,7 +117,7 @@ def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str
         raise StartupError(f"cannot quantize the weights to {quantization}", reason, todo)
     for name, layer in model.named_modules():
         if isinstance(layer, ExpertMatrices):
-            inputs = layer.in_part.held
+            inputs = layer.in_features
         elif isinstance(layer, Matrix) and not layer.is_table:
             inputs = layer.weight.shape[1]
         else:

@@ -48,10 +48,24 @@ class Weight:
     order: tuple[int, ...] = ()  # the target's rows are these rows of the part, all or some; empty: all
 
 
+@dataclass(frozen=True)
+class Split:
+    """A dimension of which a rank holds some ranges."""
+
+    length: int
+    held: tuple[slice, ...]
+
+    @property
+    def num_held(self) -> int:
+        """Values that this rank holds."""
+        return sum(part.stop - part.start for part in self.held)
+
+
 class WeightOwner(Layer):
     """A layer with parameters of its own."""
 
     order: tuple[int, ...] = ()  # of Weight
+    split: "Split | None" = None  # of the first dimension of all parameters; None: each rank holds it whole
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """The checkpoint's tensors that fill this layer: weight and bias of one module, those that are
@@ -60,7 +74,22 @@ class WeightOwner(Layer):
         for kind in ("weight", "bias"):
             target = getattr(self, kind, None)
             if isinstance(target, torch.nn.Parameter):
-                yield Weight(f"{name}.{kind}", tuple(target.shape), target, order=self.order)
+                yield from self._filling(f"{name}.{kind}", target)
+
+    def elsewhere(self, *names: str) -> Iterator[str]:
+        """The checkpoint's tensors of this layer that other ranks alone hold. names: as for weights()."""
+        yield from ()
+
+    def _filling(self, name: str, target: torch.nn.Parameter) -> Iterator[Weight]:
+        """name: of a tensor of the checkpoint, whose parts fill a parameter."""
+        if self.split is None:
+            yield Weight(name, tuple(target.shape), target, order=self.order)
+            return
+        first, shape = 0, (self.split.length, *target.shape[1:])
+        for part in self.split.held:
+            length = part.stop - part.start
+            yield Weight(name, shape, target[first : first + length], (part,), order=self.order)
+            first += length
 
 
 class NamedTensors(WeightOwner):
@@ -69,4 +98,4 @@ class NamedTensors(WeightOwner):
     def weights(self, *names: str) -> Iterator[Weight]:
         """names: of the tensors."""
         for name, target in zip(names, self.parameters(), strict=True):
-            yield Weight(name, tuple(target.shape), target)
+            yield from self._filling(name, target)

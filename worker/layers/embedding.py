@@ -19,6 +19,7 @@ class VocabEmbedding(Matrix):
     """
 
     is_table = True
+    takes_adapters = True
 
     def __init__(self, vocab_size: int, width: int, place: Placement) -> None:
         share = -(-vocab_size // place.group.size)
@@ -27,8 +28,7 @@ class VocabEmbedding(Matrix):
         assert held > 0, "more ranks than tokens"
         super().__init__(place.empty(held, width))
         self.vocab_size, self.width, self.group = vocab_size, width, place.group
-        self.first, self.held, self.padding = first, held, share - held
-        self.takes_adapters = place.group.size == 1
+        self.share, self.first, self.held = share, first, held
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
@@ -38,7 +38,8 @@ class VocabEmbedding(Matrix):
     def forward(self, batch: InputBatch, factor: float = 1.0) -> torch.Tensor:
         """Returns [T, E]: the rows of the step's tokens times the factor, or what stands for them
         (InputEmbeddings)."""
-        return self.ops.embed(self._lookup, batch, self.width, self.table, factor, self._lookup_number)
+        table = self.table if self.group.size == 1 else None
+        return self.ops.embed(self._lookup, batch, self.width, table, factor, self._lookup_number)
 
     @property
     def _lookup_number(self) -> int | None:
@@ -46,16 +47,17 @@ class VocabEmbedding(Matrix):
 
     def _lookup(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E], the rows of the step's tokens."""
-        token_ids = batch.token_ids
-        if self.group.size == 1:
-            found, number = self.look_up(token_ids), self._lookup_number
-            if number is None or batch.adapters is None:
-                return found
-            return self.ops.adapt_embeddings(found, token_ids, number, batch.adapters, self.vocab_size)
-        local = token_ids - self.first
-        ours = (local >= 0) & (local < self.held)
-        found = self.look_up(local.where(ours, 0))
-        return self.group.all_reduce(found * ours[:, None])
+        token_ids, number = batch.token_ids, self._lookup_number
+        found = self.look_up(token_ids) if self.group.size == 1 else self._of_owners(token_ids)
+        if number is None or batch.adapters is None:
+            return found
+        return self.ops.adapt_embeddings(found, token_ids, number, batch.adapters, self.vocab_size)
+
+    def _of_owners(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[T] -> [T, E]: each row from the rank that holds it."""
+        local = (token_ids - self.first).clamp(0, self.held - 1)
+        of_ranks = torch.stack(tuple(self.group.gather(self.look_up(local))))
+        return of_ranks[token_ids // self.share, torch.arange(len(token_ids), device=token_ids.device)]
 
     def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         """[A, E] -> [A, V] float32. adapters: of these rows."""
@@ -63,7 +65,8 @@ class VocabEmbedding(Matrix):
         if self.number is not None:
             part = self.ops.adapt(part, hidden, self.number, adapters)
         if self.group.size > 1:
-            part = self.group.all_gather(F.pad(part, (0, self.padding)))[:, : self.vocab_size]
+            padded = F.pad(part, (0, self.share - self.held))
+            part = self.group.gather_columns(padded)[:, : self.vocab_size]
         return part
 
     def weights(self, *names: str) -> Iterator[Weight]:

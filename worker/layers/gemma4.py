@@ -90,7 +90,7 @@ class StoredTensor(NamedTensors):
 
 
 class PerLayerInputs(Layer):
-    """The vectors of all layers."""
+    """The vectors of all layers. Every rank computes them whole."""
 
     def __init__(
         self, sizes: tuple[int, int, int], hidden_size: int, norm_eps: float, place: Placement
@@ -99,7 +99,7 @@ class PerLayerInputs(Layer):
         super().__init__()
         vocab_size, self.num_layers, self.width = sizes
         self.table = StoredTensor((vocab_size, self.num_layers * self.width), place)
-        self.projection = RowLinear(hidden_size, self.num_layers * self.width, False, place)
+        self.projection = RowLinear(hidden_size, self.num_layers * self.width, False, place.whole, units=1)
         self.norm = RMSNorm(self.width, norm_eps, place)
         self._table_scale = torch.tensor(self.width**0.5, dtype=place.dtype).item()
         self._projection_scale = hidden_size**-0.5
@@ -118,7 +118,7 @@ class PerLayerPart(Layer):
     def __init__(
         self, gate: RowLinear, activation: GatedActivation, projection: RowLinear, norm: RMSNorm
     ) -> None:
-        """gate: [T, E] -> [T, P]. projection: [T, P] -> [T, E]."""
+        """gate: [T, E] -> [T, P]. projection: [T, P] -> [T, E]. Every rank has both whole."""
         super().__init__()
         self.gate, self.activation, self.projection, self.norm = gate, activation, projection, norm
 

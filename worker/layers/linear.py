@@ -1,8 +1,9 @@
 """Linear layers in the forms that tensor parallelism needs.
 
     column   y = x @ W.T       each rank holds some rows of W: y is split, x is whole
-    row      y = x @ W.T       each rank holds some columns of W: x is split, y is summed over ranks, in an
-                               order that does not depend on their number (kernels.ops.layers.leaves)
+    row      y = x @ W.T       each rank holds some columns of W: x is split, and the ranks' partial sums,
+                               float32, are added before the bias (ParallelGroup.sum), in an order that
+                               does not depend on their number (kernels.ops.layers.leaves)
     qkv      a column layer whose parts are split by heads
 
 Several projections of one input are fused into one weight, so that they are one matrix product. The
@@ -11,6 +12,7 @@ checkpoint may hold them separately (q_proj, k_proj, v_proj) or fused (GPT-2's c
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -46,11 +48,14 @@ class ColumnLinear(Matrix):
         bias: bool,
         place: Placement,
         transposed: bool = False,
+        module_parts: tuple[int, ...] = (),
     ) -> None:
-        """transposed: the checkpoint stores the weight as [in, out]."""
+        """transposed: the checkpoint stores the weight as [in, out]. module_parts: how many each of several
+        modules of the checkpoint has; empty: one each."""
         held = sum(part.held for part in parts)
         super().__init__(place.empty(held, in_features), place.empty(held) if bias else None)
         self.in_features, self.parts, self.transposed = in_features, parts, transposed
+        self.module_parts = module_parts or (1,) * len(parts)
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
@@ -61,15 +66,21 @@ class ColumnLinear(Matrix):
         return self.adapted(self.product(x), x, batch)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name per part, or one for all parts if the checkpoint has them fused."""
-        fused = len(names) < len(self.parts)
-        total = sum(part.length for part in self.parts)
-        at = local_at = 0
-        for part, name in zip(self.parts, names * len(self.parts) if fused else names, strict=True):
-            length = total if fused else part.length
-            begin = at if fused else 0
+        """One name per module that the checkpoint has of this layer, or one for all parts if it has them
+        fused."""
+        counts = self.module_parts if len(names) > 1 else (len(self.parts),)
+        parts, first = iter(self.parts), 0
+        for name, count in zip(names, counts, strict=True):
+            of_module = tuple(islice(parts, count))
+            yield from self._of_module(name, of_module, first)
+            first += sum(part.held for part in of_module)
+
+    def _of_module(self, name: str, parts: tuple[Part, ...], first: int) -> Iterator[Weight]:
+        """first: row of this layer's weight where the module's begin."""
+        length, begin = sum(part.length for part in parts), 0
+        for part in parts:
             rows = slice(begin + part.local.start, begin + part.local.stop)
-            target = slice(local_at, local_at + part.held)
+            target = slice(first, first + part.held)
             if self.transposed:
                 shape, where = (self.in_features, length), (slice(None), rows)
             else:
@@ -77,8 +88,8 @@ class ColumnLinear(Matrix):
             yield Weight(f"{name}.weight", shape, self.weight[target], where, self.transposed, part.order)
             if self.bias is not None:
                 yield Weight(f"{name}.bias", (length,), self.bias[target], (rows,), order=part.order)
-            at += part.length
-            local_at += part.held
+            begin += part.length
+            first += part.held
 
 
 def column_linear(
@@ -102,24 +113,18 @@ def qkv_linear(
     """Returns query, key and value projections. With more ranks than KV heads, several ranks hold the same KV
     head. head_order: of the values of a query's and a key's head; see rotary_order() of
     worker.layers.attention.rotary."""
-    group, local_heads = place.group, local_kv_heads(num_kv_heads, place.group.size)
-    first = group.rank * num_kv_heads // group.size
-    kv_heads = slice(first * head_dim, (first + local_heads) * head_dim)
-    query_order = order_of_heads(head_order, group.split(num_heads))
-    query = Part(num_heads * head_dim, group.slice(num_heads * head_dim), query_order)
-    key = Part(num_kv_heads * head_dim, kv_heads, order_of_heads(head_order, local_heads))
-    value = Part(num_kv_heads * head_dim, kv_heads)
+    kv_heads = place.group.units(num_kv_heads)
+    local = slice(kv_heads.start * head_dim, kv_heads.stop * head_dim)
+    query_order = order_of_heads(head_order, place.group.split(num_heads))
+    query = Part(num_heads * head_dim, place.group.slice(num_heads * head_dim), query_order)
+    key = Part(num_kv_heads * head_dim, local, order_of_heads(head_order, len(kv_heads)))
+    value = Part(num_kv_heads * head_dim, local)
     return ColumnLinear(in_features, (query, key, value), bias, place, transposed)
 
 
 def order_of_heads(order: tuple[int, ...], num_heads: int) -> tuple[int, ...]:
     """Returns the order of the values of several heads, each in the same order; empty: as they stand."""
     return tuple(head * len(order) + at for head in range(num_heads) for at in order)
-
-
-def local_kv_heads(num_kv_heads: int, group_size: int) -> int:
-    """Returns how many KV heads a rank holds."""
-    return max(1, num_kv_heads // group_size)
 
 
 class RowLinear(Matrix):
@@ -139,23 +144,30 @@ class RowLinear(Matrix):
         """transposed: the checkpoint stores the weight as [in, out]. units: the number of parts of the
         inputs that are never split, such as heads; None: each input is one."""
         weight = place.empty(out_features, place.group.split(in_features))
-        # Only the first rank adds the bias: outputs are summed over the ranks.
-        super().__init__(weight, place.empty(out_features) if bias else None, place.group.rank == 0)
+        is_whole = place.group.size == 1
+        super().__init__(weight, place.empty(out_features) if bias else None, adds_bias=is_whole)
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
-        self.in_share = place.group.split(in_features)  # of the inputs, those of this rank
         self._units = in_features if units is None else units
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
-        return (AdaptedMatrix(self.in_share, (self.out_features,)),)
+        """Of all inputs, also where this rank's weight has some of them."""
+        return (AdaptedMatrix(self.in_features, (self.out_features,)),)
 
     def leaves(self, multiple: int) -> int:
         return max(1, count_leaves(self.in_features, self._units, multiple) // self.group.size)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""
-        return self.group.all_reduce(self.adapted(self.product(x), x, batch))
+        if self.group.size == 1:
+            return self.adapted(self.product(x), x, batch)
+        y = self.group.sum(self.product(x, wide=True))
+        y = (y if self.bias is None else y + self.bias.float()).to(x.dtype)
+        if self.number is None or batch.adapters is None:
+            return y
+        # An adapter's sums over the inputs are those of one rank: each rank computes them from all inputs.
+        return self.adapted(y, self.group.gather_columns(x), batch)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         (name,) = names

@@ -161,7 +161,7 @@ class Matrix(MatrixOwner):
     def __init__(
         self, weight: torch.nn.Parameter, bias: torch.nn.Parameter | None = None, adds_bias: bool = True
     ) -> None:
-        """adds_bias: False leaves the bias to another rank."""
+        """adds_bias: False leaves the bias to what adds the products of ranks."""
         super().__init__()
         self.method: LinearMethod = PlainMethod(weight)
         self.bias, self.adds_bias = bias, adds_bias
@@ -205,7 +205,7 @@ class Matrix(MatrixOwner):
         return self.bias if self.adds_bias else None
 
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """[T, in] -> [T, out], with the bias unless another rank adds it. wide: the result is float32."""
+        """[T, in] -> [T, out], with the bias if this adds it. wide: the result is float32."""
         return self.method.product(self.ops, x, self._added_bias, wide)
 
     def adapted(self, y: torch.Tensor, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:

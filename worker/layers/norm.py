@@ -47,6 +47,30 @@ class RMSNorm(Norm):
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps, self.offset, self.residual_scale)
 
 
+class NormOfAllHeads(RMSNorm):
+    """Root-mean-square norm over the queries, or the keys, of all ranks, of which each has some heads."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        eps: float,
+        place: Placement,
+        offset: float,
+        order: tuple[int, ...],
+    ) -> None:
+        """num_heads: of all ranks. offset, order: see RMSNorm."""
+        super().__init__(num_heads * head_dim, eps, place, offset, order=order)
+        self.group, self.num_heads = place.group, num_heads
+        held = place.group.units(num_heads)
+        self.local = slice(held.start * head_dim, held.stop * head_dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K * D] -> [T, K * D], K heads of this rank."""
+        every = self.group.gather_columns(x, self.num_heads)
+        return super().forward(every)[:, self.local]
+
+
 class UnitNorm(Layer):
     """Root-mean-square norm of heads without a parameter: its weight is 1."""
 
@@ -61,7 +85,7 @@ class UnitNorm(Layer):
 
 
 HeadNormLayers = tuple[RMSNorm, RMSNorm] | tuple[UnitNorm, UnitNorm]
-"""The norms of queries and of keys."""
+"""The norms of queries and of keys; NormOfAllHeads: before they are attended with."""
 
 
 class NoNorm(Norm):

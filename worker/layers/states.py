@@ -30,7 +30,7 @@ from kernels.api import (
     WeightForms,
 )
 from worker.layers.attention.self_attention import SelfAttention, SideBySide, StatefulPart
-from worker.layers.base import NamedTensors, WeightOwner
+from worker.layers.base import NamedTensors, Split, WeightOwner
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.parallel import Placement
 
@@ -47,15 +47,16 @@ class Convolution(WeightOwner):
 
     def __init__(
         self,
-        channels: int,
+        split: Split,
         taps: int,
         place: Placement,
         has_bias: bool = False,
         factors: torch.Tensor | None = None,
     ) -> None:
-        """factors: of what is convolved, [channels] float32; None: 1."""
+        """split: of the channels. factors: of what is convolved, [channels] float32 of this rank; None: 1."""
         super().__init__()
-        self.factors = factors
+        self.factors, self.split = factors, split
+        channels = split.num_held
         self.weight = wide(place, channels, 1, taps)
         self.bias = wide(place, channels) if has_bias else torch.zeros(channels, device=place.device)
         self._by_tap: torch.Tensor | None = None
@@ -74,9 +75,11 @@ class Convolution(WeightOwner):
 class Rates(NamedTensors):
     """How fast each head's state decays, and the bias of the gate that changes it."""
 
-    def __init__(self, heads: int, place: Placement) -> None:
+    def __init__(self, num_heads: int, place: Placement) -> None:
+        """num_heads: of all ranks."""
         super().__init__()
-        self.log_decay, self.bias = wide(place, heads), wide(place, heads)
+        self.split = Split(num_heads, (place.group.slice(num_heads),))
+        self.log_decay, self.bias = (wide(place, self.split.num_held) for _ in range(2))
         self._decay: torch.Tensor | None = None
 
     def pack(self, forms: WeightForms) -> None:
@@ -87,9 +90,16 @@ class Rates(NamedTensors):
         return self._decay if self._decay is not None else self.log_decay.exp()
 
 
+class GatedHeadNorm(WeightOwner):
+    """The weight of a gated norm of each head, one for all heads."""
+
+    def __init__(self, width: int, eps: float, place: Placement) -> None:
+        super().__init__()
+        self.eps, self.weight = eps, place.empty(width)
+
+
 class GroupedNorm(WeightOwner):
-    """The weight of a gated norm by group, or of each head with one weight for all; or a gate without a
-    norm."""
+    """A gated norm by group of values, or a gate without a norm."""
 
     def __init__(
         self,
@@ -100,10 +110,27 @@ class GroupedNorm(WeightOwner):
         factor: float = 1.0,
         normed: bool = True,
     ) -> None:
-        """width: of all groups together. factor: of the gate."""
+        """width: of all groups together; groups: those of all ranks. factor: of the gate."""
         super().__init__()
-        self.groups, self.eps, self.factor = groups, eps, factor
-        self.weight = place.empty(width) if normed else None
+        group, self.eps, self.factor = place.group, eps, factor
+        self.spanned = group if normed and groups % group.size else None
+        """Where a group has values of several ranks, each rank norms all values and takes its own."""
+        self.local = group.slice(width)
+        self.groups = groups if self.spanned is not None else max(1, groups // group.size)
+        self.weight: torch.nn.Parameter | None = None
+        if normed:
+            self.split = None if self.spanned is not None else Split(width, (self.local,))
+            self.weight = place.empty(width if self.spanned is not None else group.split(width))
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """x: [T, I] float32 and gate: [T, I], values of this rank -> [T, I] of the gate's dtype."""
+        if self.spanned is None:
+            return self._norm(x, gate)
+        every = self._norm(self.spanned.gather_columns(x), self.spanned.gather_columns(gate))
+        return every[:, self.local].contiguous()
+
+    def _norm(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return self.ops.grouped_norm(x, gate, self.weight, self.groups, self.eps, self.factor)
 
 
 class GatedDeltaNet(StatefulPart):
@@ -114,11 +141,12 @@ class GatedDeltaNet(StatefulPart):
         projections: ColumnLinear,
         convolution: Convolution,
         rates: Rates,
-        norm: GroupedNorm,
+        norm: GatedHeadNorm,
         delta_output: RowLinear,
         shape: DeltaShape,
     ) -> None:
-        """projections: [T, E] -> [T, C + H * D + 2 * H]: what is convolved, z, b and a."""
+        """projections: [T, E] -> [T, C + H * D + 2 * H]: what is convolved, z, b and a. shape: of this
+        rank's heads."""
         super().__init__()
         self.projections, self.convolution, self.rates = projections, convolution, rates
         self.norm, self.delta_output, self.shape = norm, delta_output, shape
@@ -129,7 +157,7 @@ class GatedDeltaNet(StatefulPart):
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
         ops, taps, rates, norm = self.ops, self.convolution, self.rates, self.norm
-        assert batch.spans is not None and norm.weight is not None
+        assert batch.spans is not None
         last, state, drafted, log = cache
         shape = self.shape
         sizes = shape.channels, shape.values, 2 * shape.value_heads
@@ -142,10 +170,11 @@ class GatedDeltaNet(StatefulPart):
 class MambaRates(NamedTensors):
     """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
 
-    def __init__(self, heads: int, place: Placement, step_factor: float = 1.0) -> None:
+    def __init__(self, num_heads: int, place: Placement, step_factor: float = 1.0) -> None:
+        """num_heads: of all ranks."""
         super().__init__()
-        self.step_factor = step_factor
-        self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
+        self.step_factor, self.split = step_factor, Split(num_heads, (place.group.slice(num_heads),))
+        self.log_decay, self.bias, self.skip = (wide(place, self.split.num_held) for _ in range(3))
         self._packed: ScanRates | None = None
 
     def pack(self, forms: WeightForms) -> None:
@@ -168,7 +197,8 @@ class Mamba2(StatefulPart):
         mamba_output: RowLinear,
         shape: MambaShape,
     ) -> None:
-        """projections: [T, E] -> [T, H * P + C + H]: the gate, what is convolved, and steps."""
+        """projections: [T, E] -> [T, H * P + C + H]: the gate, what is convolved, and steps. shape: of this
+        rank's heads and groups."""
         super().__init__()
         self.projections, self.convolution, self.rates = projections, convolution, rates
         self.norm, self.mamba_output, self.shape = norm, mamba_output, shape
@@ -185,8 +215,7 @@ class Mamba2(StatefulPart):
         gate, convolved, steps = self.projections(x, batch).split_with_sizes(sizes, dim=1)
         mixed = ops.convolution(convolved, taps.by_tap(), taps.bias, last, batch.spans, drafted)
         scanned = ops.selective_scan(mixed, steps, rates, state, self.shape, batch.spans, log)
-        normed = ops.grouped_norm(scanned, gate, norm.weight, norm.groups, norm.eps, norm.factor)
-        return self.mamba_output(normed, batch)
+        return self.mamba_output(norm(scanned, gate), batch)
 
 
 class AttentionBesideMamba2(SideBySide):

@@ -19,17 +19,16 @@ class Target:
     num_parts: int  # of the layer
     shape: tuple[int, int]  # of the module's weight: outputs, inputs
     rows: slice
-    columns: slice  # the inputs that this rank holds
     order: tuple[int, ...]  # see Weight
     is_turned: bool = False  # the layer multiplies by these rows from the other side
+    is_held: bool = True  # False: by another rank
 
     def shares(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[r, in] and [out, r] -> [r, held inputs] and [held rows of the part, r], in the layer's order; of a
-        layer that is turned, its inputs are the rows."""
-        held = a if self.columns == slice(None) else a[:, self.columns].contiguous()
+        """[r, in] and [out, r] -> [r, in] and [held rows of the part, r], in the layer's order; of a layer
+        that is turned, its inputs are the rows."""
         rows = b[self.rows]
         rows = (rows[list(self.order)] if self.order else rows).contiguous()
-        return (rows.T.contiguous(), held.T.contiguous()) if self.is_turned else (held, rows)
+        return (rows.T.contiguous(), a.T.contiguous()) if self.is_turned else (a, rows)
 
 
 @dataclass(frozen=True, slots=True)

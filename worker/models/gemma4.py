@@ -20,7 +20,7 @@ from worker.layers.gemma4 import (
     SharedAttention,
     StoredTensor,
 )
-from worker.layers.linear import RowLinear, column_linear
+from worker.layers.linear import ColumnLinear, Part, RowLinear, column_linear
 from worker.layers.mlp import GatedActivation, GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
 from worker.models.base import LanguageModel
@@ -107,8 +107,8 @@ def block(config: Gemma4Config, layer: int, place: Placement) -> Gemma4Block:
         scaled = ScaledExperts(experts, hidden, config.activation, eps, place)
         mixture = Mixture(norm(), norm(), scaled, norm())
     if config.layer_width:
-        gate = RowLinear(hidden, config.layer_width, False, place)
-        projection = RowLinear(config.layer_width, hidden, False, place)
+        gate = RowLinear(hidden, config.layer_width, False, place.whole, units=1)
+        projection = RowLinear(config.layer_width, hidden, False, place.whole, units=1)
         per_layer = PerLayerPart(gate, GatedActivation(config.activation), projection, norm())
     return Gemma4Block(attending, feeding, mixture, per_layer, StoredTensor((1,), place))
 
@@ -119,22 +119,23 @@ def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValue
     kv_heads, size = config.kv_sizes(layer)
     scale, window = config.attention_scale, config.windows[layer]
     assert scale is not None
+    group = place.group
+    local, held = group.split(heads), group.units(kv_heads)
 
     def output() -> RowLinear:
         return RowLinear(heads * size, hidden, config.output_bias, place, units=heads)
 
     if config.source_of(layer) != layer:
-        query, spec = (
-            column_linear(hidden, (heads * size,), bias, place),
-            AttentionSpec(kv_heads, size, window),
-        )
+        query = column_linear(hidden, (heads * size,), bias, place)
+        spec = AttentionSpec(len(held), size, window)
         return SharedAttention(query, RMSNorm(size, eps, place), spec, scale, output())
     same = config.keys_are_values and window is None
-    widths = (heads * size, *(kv_heads * size,) * (1 if same else 2))
+    keys = Part(kv_heads * size, slice(held.start * size, held.stop * size))
+    parts = Part(heads * size, group.slice(heads * size)), *(keys,) * (1 if same else 2)
     return NormedValuesAttention(
-        column_linear(hidden, widths, bias, place),
+        ColumnLinear(hidden, parts, bias, place),
         same,
-        Attention(heads, kv_heads, size, window, scale),
+        Attention(local, len(held), size, window, scale),
         output(),
         (RMSNorm(size, eps, place), RMSNorm(size, eps, place)),
         UnitNorm(size, eps, place),

@@ -6,7 +6,7 @@ from kernels.api import InputBatch, adapters
 from worker.config.opt import OPTConfig
 from worker.layers.linear import RowLinear
 from worker.models.transformer import Transformer
-from worker.parallel import ParallelGroup, Placement
+from worker.parallel import Placement
 
 
 class OPTModel(Transformer):
@@ -16,9 +16,8 @@ class OPTModel(Transformer):
         super().__init__(config, place)
         narrow, wide = config.embedding_size, config.hidden_size
         # The projections between the two widths are small: every rank computes them whole.
-        whole = Placement(place.dtype, place.device, ParallelGroup())
-        self.project_in = RowLinear(narrow, wide, False, whole, units=1) if narrow != wide else None
-        self.project_out = RowLinear(wide, narrow, False, whole, units=1) if narrow != wide else None
+        self.project_in = RowLinear(narrow, wide, False, place.whole, units=1) if narrow != wide else None
+        self.project_out = RowLinear(wide, narrow, False, place.whole, units=1) if narrow != wide else None
         if self.project_out is not None:
             self.project_out.takes_adapters = False  # it computes logits, which do not see the step
 

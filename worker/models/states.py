@@ -1,54 +1,90 @@
 """Builds layers that keep a state, gated delta nets and Mamba-2, and attention with gated outputs, from their
 sizes."""
 
+from collections.abc import Sequence
+
 import torch
 
 from kernels.api import DeltaShape, MambaShape
 from worker.config.decoder import DecoderConfig, DeltaConfig, MambaConfig
 from worker.layers.attention.rotary import rotary_order
 from worker.layers.attention.self_attention import Attention, GatedAttention
+from worker.layers.base import Split
 from worker.layers.linear import ColumnLinear, Part, RowLinear, order_of_heads
 from worker.layers.norm import HeadNormLayers
-from worker.layers.states import Convolution, GatedDeltaNet, GroupedNorm, Mamba2, MambaRates, Rates
+from worker.layers.states import (
+    Convolution,
+    GatedDeltaNet,
+    GatedHeadNorm,
+    GroupedNorm,
+    Mamba2,
+    MambaRates,
+    Rates,
+)
 from worker.parallel import Placement
 
 
 def gated_delta_net(config: DecoderConfig, delta: DeltaConfig, place: Placement) -> GatedDeltaNet:
-    """Returns the attention part of a block that keeps a state. Every rank would hold all of it."""
-    shape = DeltaShape(delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim)
-    parts = _grouped_parts(shape) if delta.grouped else _plain_parts(shape)
+    """Returns the attention part of a block that keeps a state: of the value heads of this rank, and their
+    queries and keys."""
+    group = place.group
+    keys, heads = group.units(delta.key_heads), group.split(delta.value_heads)
+    shape = DeltaShape(len(keys), heads, delta.key_dim, delta.value_dim)
+    values = delta.value_heads * delta.value_dim
+    of_keys = Part(delta.key_heads * delta.key_dim, _values_of(keys, delta.key_dim))
+    of_values = Part(values, group.slice(values))
+    gates = Part(delta.value_heads, group.slice(delta.value_heads))
+    parts: tuple[Part, ...] = of_keys, of_keys, of_values, of_values, gates, gates
+    module_parts: tuple[int, ...] = 3, 1, 1, 1
+    if delta.grouped:
+        parts, module_parts = _grouped_parts(delta, keys, group.slice(delta.value_heads)), ()
     return GatedDeltaNet(
-        ColumnLinear(config.hidden_size, parts, False, place),
-        Convolution(shape.channels, delta.taps, place),
-        Rates(shape.value_heads, place),
-        GroupedNorm(shape.value_dim, 1, config.norm_eps, place),
-        RowLinear(shape.values, config.hidden_size, False, place, units=shape.value_heads),
+        ColumnLinear(config.hidden_size, parts, False, place, module_parts=module_parts),
+        Convolution(split_of((of_keys, of_keys, of_values)), delta.taps, place),
+        Rates(delta.value_heads, place),
+        GatedHeadNorm(shape.value_dim, config.norm_eps, place),
+        RowLinear(values, config.hidden_size, False, place, units=delta.value_heads),
         shape,
     )
 
 
-def _plain_parts(shape: DeltaShape) -> tuple[Part, ...]:
-    """Queries, keys and values; z; b; a."""
-    lengths = shape.channels, shape.values, shape.value_heads, shape.value_heads
-    return tuple(Part(length, slice(0, length)) for length in lengths)
+def _values_of(units: range, width: int) -> slice:
+    """Returns the values of some heads or groups, of so many values each."""
+    return slice(units.start * width, units.stop * width)
 
 
-def _grouped_parts(shape: DeltaShape) -> tuple[Part, ...]:
-    """Query, key, values and z, side by side for each key head; then b and a of each key head."""
-    groups, keys = range(shape.key_heads), shape.key_dim
-    heads = shape.value_heads // shape.key_heads  # of values, for each key head
-    values = heads * shape.value_dim
-    width = 2 * keys + 2 * values
+def split_of(parts: Sequence[Part]) -> Split:
+    """Returns what a rank holds of parts that stand side by side in one tensor."""
+    held, first = list[slice](), 0
+    for part in parts:
+        held.append(slice(first + part.local.start, first + part.local.stop))
+        first += part.length
+    return Split(first, tuple(held))
+
+
+def _grouped_parts(delta: DeltaConfig, keys: range, value_heads: slice) -> tuple[Part, ...]:
+    """Query, key, values and z, side by side for each key head; then b and a of each key head. keys,
+    value_heads: of this rank."""
+    heads = delta.value_heads // delta.key_heads  # of values, for each key head
+    size, values = delta.key_dim, heads * delta.value_dim
+    width = 2 * size + 2 * values
+    held = (value_heads.stop - value_heads.start) // len(keys)  # value heads of each of these key heads
+    skipped = value_heads.start - keys.start * heads
 
     def rows(of_group: int, first: int, count: int) -> tuple[int, ...]:
+        groups = range(len(keys))
         return tuple(group * of_group + first + at for group in groups for at in range(count))
 
+    own, skip = held * delta.value_dim, skipped * delta.value_dim
     order = (
-        *(rows(width, 0, keys) + rows(width, keys, keys)),
-        *(rows(width, 2 * keys, values) + rows(width, 2 * keys + values, values)),
+        *(rows(width, 0, size) + rows(width, size, size)),
+        *(rows(width, 2 * size + skip, own) + rows(width, 2 * size + values + skip, own)),
     )
-    gates = rows(2 * heads, 0, heads) + rows(2 * heads, heads, heads)
-    return Part(len(order), slice(0, len(order)), order), Part(len(gates), slice(0, len(gates)), gates)
+    gates = rows(2 * heads, skipped, held) + rows(2 * heads, heads + skipped, held)
+    return (
+        Part(delta.key_heads * width, _values_of(keys, width), order),
+        Part(2 * delta.value_heads, _values_of(keys, 2 * heads), gates),
+    )
 
 
 def gated_attention(
@@ -61,14 +97,16 @@ def gated_attention(
     """Returns attention with a gate. The checkpoint has each head's gate behind its query."""
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     order = rotary_order(config.ropes[layer], head_dim) or tuple(range(head_dim))
-    stored, width = 2 * heads * head_dim, kv_heads * head_dim
+    queries, keys = place.group.units(heads), place.group.units(kv_heads)
+    local = _values_of(keys, head_dim)
 
     def of_heads(first: int, values: tuple[int, ...]) -> Part:
-        rows = (2 * head * head_dim + first + value for head in range(heads) for value in values)
-        return Part(stored, slice(0, stored), tuple(rows))
+        local_heads = range(len(queries))
+        rows = (2 * head * head_dim + first + value for head in local_heads for value in values)
+        return Part(2 * heads * head_dim, _values_of(queries, 2 * head_dim), tuple(rows))
 
-    key = Part(width, slice(0, width), order_of_heads(order, kv_heads))
-    query, value = of_heads(0, order), Part(width, slice(0, width))
+    key = Part(kv_heads * head_dim, local, order_of_heads(order, len(keys)))
+    query, value = of_heads(0, order), Part(kv_heads * head_dim, local)
     gate = of_heads(head_dim, tuple(range(head_dim)))
     return GatedAttention(
         ColumnLinear(config.hidden_size, (query, key, value), config.qkv_bias, place),
@@ -80,20 +118,24 @@ def gated_attention(
 
 
 def mamba2(config: DecoderConfig, mamba: MambaConfig, place: Placement) -> Mamba2:
-    """Returns the first part of a block that keeps a state. Every rank would hold all of it."""
-    shape = MambaShape(mamba.heads, mamba.head_dim, mamba.groups, mamba.state_size)
-    lengths = shape.values, shape.channels, shape.heads
+    """Returns the first part of a block that keeps a state: of the heads of this rank, and their groups."""
+    group = place.group
+    groups, heads = group.units(mamba.groups), group.split(mamba.heads)
+    shape = MambaShape(heads, mamba.head_dim, len(groups), mamba.state_size)
+    values = mamba.heads * mamba.head_dim
+    of_values = Part(values, group.slice(values))
+    of_groups = Part(mamba.groups * mamba.state_size, _values_of(groups, mamba.state_size))
+    steps = Part(mamba.heads, group.slice(mamba.heads))
+    convolved = of_values, of_groups, of_groups
     factors = None
     if mamba.input_factors != (1.0, 1.0, 1.0):
-        of_groups = shape.groups * shape.state_size
-        counts = torch.tensor((shape.values, of_groups, of_groups))
+        counts = torch.tensor([part.held for part in convolved])
         factors = torch.tensor(mamba.input_factors).repeat_interleave(counts).to(place.device)
-    parts = tuple(Part(length, slice(0, length)) for length in lengths)
     return Mamba2(
-        ColumnLinear(config.hidden_size, parts, mamba.projection_bias, place),
-        Convolution(shape.channels, mamba.taps, place, mamba.convolution_bias, factors),
-        MambaRates(shape.heads, place, mamba.step_factor),
-        GroupedNorm(shape.values, shape.groups, config.norm_eps, place, mamba.gate_factor, mamba.normed),
-        RowLinear(shape.values, config.hidden_size, mamba.projection_bias, place, units=shape.heads),
+        ColumnLinear(config.hidden_size, (of_values, *convolved, steps), mamba.projection_bias, place),
+        Convolution(split_of(convolved), mamba.taps, place, mamba.convolution_bias, factors),
+        MambaRates(mamba.heads, place, mamba.step_factor),
+        GroupedNorm(values, mamba.groups, config.norm_eps, place, mamba.gate_factor, mamba.normed),
+        RowLinear(values, config.hidden_size, mamba.projection_bias, place, units=mamba.heads),
         shape,
     )

@@ -23,12 +23,11 @@ from worker.layers.linear import (
     Part,
     RowLinear,
     column_linear,
-    local_kv_heads,
     order_of_heads,
     qkv_linear,
 )
 from worker.layers.mlp import MLP, FeedForward, GatedMLP
-from worker.layers.norm import HeadNormLayers, LayerNorm, NoNorm, Norm, RMSNorm, UnitNorm
+from worker.layers.norm import HeadNormLayers, LayerNorm, NoNorm, Norm, NormOfAllHeads, RMSNorm, UnitNorm
 from worker.layers.states import AttentionBesideMamba2
 from worker.models.decoder import Decoder
 from worker.models.states import gated_attention, gated_delta_net, mamba2
@@ -163,14 +162,14 @@ def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfA
         config.num_kv_heads,
         config.head_dim,
     )
-    local_heads = place.group.split(heads), local_kv_heads(kv_heads, place.group.size)
+    local_heads = place.group.split(heads), len(place.group.units(kv_heads))
     rope = config.ropes[layer]
     window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
     if config.scale_by_inverse_layer:
         scale = (head_dim**-0.5 if scale is None else scale) / (layer + 1)
     if config.attention_gate:
         attending = Attention(*local_heads, head_dim, window, scale, cap, chunked=config.chunked)
-        return gated_attention(config, layer, attending, head_norms(config, local_heads, rope, place), place)
+        return gated_attention(config, layer, attending, head_norms(config, rope, place), place)
     order = rotary_order(rope, head_dim)
     qkv = qkv_linear(
         *(hidden, heads, kv_heads, head_dim, config.qkv_bias, place),
@@ -183,14 +182,12 @@ def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfA
         qkv,
         Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked, config.bidirectional),
         RowLinear(heads * head_dim, hidden, config.output_bias, place, config.transposed, heads),
-        head_norms(config, local_heads, rope, place),
+        head_norms(config, rope, place),
         sinks,
     )
 
 
-def head_norms(
-    config: DecoderConfig, local_heads: tuple[int, int], rope: RopeConfig | None, place: Placement
-) -> HeadNormLayers | None:
+def head_norms(config: DecoderConfig, rope: RopeConfig | None, place: Placement) -> HeadNormLayers | None:
     """Returns the norms of queries and of keys."""
     if config.head_norms is HeadNormKind.NONE:
         return None
@@ -201,10 +198,12 @@ def head_norms(
 
     def over(heads: int) -> RMSNorm:
         heads = heads if config.head_norms is HeadNormKind.FULL_WIDTH else 1
-        width = heads * config.head_dim
-        return RMSNorm(width, config.norm_eps, place, offset, order=order_of_heads(order, heads))
+        every = order_of_heads(order, heads)
+        if heads > 1 and place.group.size > 1:
+            return NormOfAllHeads(heads, config.head_dim, config.norm_eps, place, offset, every)
+        return RMSNorm(heads * config.head_dim, config.norm_eps, place, offset, order=every)
 
-    return over(local_heads[0]), over(local_heads[1])
+    return over(config.num_heads), over(config.num_kv_heads)
 
 
 def mlp(config: DecoderConfig, layer: int, place: Placement) -> FeedForward:

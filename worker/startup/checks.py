@@ -8,9 +8,11 @@ from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
 from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ModelConfig, read_config, read_quantization
+from worker.config.split import divided_sizes
 
 logger = logging.getLogger(__name__)
 
+_CANNOT_SPLIT = "cannot split the model"
 QUANTIZATIONS = {"cpu": ("int8", "int4"), "cuda": ("int8", "int4-g32")}
 """Values of --quantization, by device."""
 
@@ -74,12 +76,42 @@ def refuse_second_quantization(quantization: str, path: Path) -> None:
         )
 
 
+def check_split(config: ModelConfig, size: int, quantization: str) -> None:
+    """Raises StartupError where a model cannot be computed by so many ranks with the bits of one.
+    quantization: as in Initialize."""
+    if size == 1:
+        return
+    if not isinstance(config, DecoderConfig):
+        why = f"{config.implementation} computes {config.architecture} in one worker"
+        raise StartupError(_CANNOT_SPLIT, why)
+    if quantization:
+        raise StartupError(
+            _CANNOT_SPLIT,
+            f"--quantization {quantization} chooses scales from all inputs of a matrix, and a rank has some",
+            "leave --quantization out",
+        )
+    if size & (size - 1):
+        raise StartupError(_CANNOT_SPLIT, f"{size} ranks are not a power of two", "use 2, 4 or 8")
+    for count, what, is_shared in divided_sizes(config):
+        if count % size and not (is_shared and size % count == 0):
+            raise StartupError(
+                _CANNOT_SPLIT,
+                f"{config.architecture} with {count} {what} cannot be divided among {size} ranks",
+                "use a --tensor-parallel-size that divides them",
+            )
+    counts = [each.routing.num_experts for each in config.experts if each is not None]
+    for count, what in ((min(counts, default=size), "experts"), (config.vocab_size // size, "tokens")):
+        if count < size:
+            raise StartupError(_CANNOT_SPLIT, f"{config.architecture} has fewer {what} than there are ranks")
+
+
 def check_group(rank: int, size: int) -> None:
     """Raises StartupError for a tensor-parallel group of more than one worker."""
     if size > 1:
         raise StartupError(
-            "cannot split the model",
-            f"tensor_parallel_size = {size} is not built yet",
+            _CANNOT_SPLIT,
+            f"tensor_parallel_size = {size} is not built yet: models can be split, but workers do not "
+            "exchange what they have computed",
             "leave --tensor-parallel-size out",
         )
     if rank != 0:

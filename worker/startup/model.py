@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,15 +16,22 @@ from pagewire.internal.v1 import worker_pb2
 from worker.adapters.targets import find_targets
 from worker.config.hf_config import ModelConfig
 from worker.imports import import_metas
-from worker.layers.base import Weight
 from worker.layers.matrix import LinearMethod, PlainMethod
 from worker.memory.kv_cache import fitting
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
-from worker.parallel import Capacity, Placement
+from worker.parallel import ONE_RANK, Capacity, ParallelGroup, Placement
+from worker.startup.checks import check_split
 from worker.startup.implementation import ForeignConfig
 from worker.weights.held_bits import HeldBits
-from worker.weights.loader import check_tied_head, fill_dummy, load_weights, stored_names, weight_table
+from worker.weights.loader import (
+    check_tied_head,
+    fill_dummy,
+    layers_and_names,
+    load_weights,
+    stored_names,
+    weight_table,
+)
 from worker.weights.open import open_checkpoint
 from worker.weights.sizes import capacity_of
 from worker.weights.source import WHAT, TensorSource
@@ -58,17 +65,20 @@ def load_model(
     choose: Callable[[torch.dtype], torch.dtype],
     bits: HeldBits,
     arena: Arena | None = None,
+    group: ParallelGroup = ONE_RANK,
 ) -> tuple[LanguageModel, torch.dtype]:
     """Loads the weights. Returns the model and the dtype that it computes in.
 
     choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
     may raise StartupError. bits: chooses how matrices are held. arena: memory for the weights, on a CPU.
+    group: the rank whose part of the weights is loaded.
     """
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
 
     progress(0.0)
+    check_split(config, group.size, initialize.quantization)
     if isinstance(config, ForeignConfig):
         return config.load(
             initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
@@ -80,7 +90,7 @@ def load_model(
         wanted = _choose_dtype(initialize.dtype, _stored_dtype(config, checkpoint))
         held = bits.choose_dtype(checkpoint, wanted)
         place = Placement(
-            held or choose(wanted), device, arena=arena, later=held is not None, capacity=capacity
+            held or choose(wanted), device, group, arena=arena, later=held is not None, capacity=capacity
         )
         with fitting(WHAT, "a model as large as config.json says cannot be made", _REMEDY):
             model = family.build(config, place)
@@ -91,13 +101,17 @@ def load_model(
             import_metas()  # torch makes no generator without them
             fill_dummy(table, initialize.seed, progress, device, bits.write)
             return model, place.dtype
-        table = _fitting_table(model, family, checkpoint)
+        names = _fitting_names(model, family, checkpoint)
+        table = weight_table(model, names)
+        others = [
+            each for layer, stored in layers_and_names(model, names) for each in layer.elsewhere(*stored)
+        ]
         if config.tied:
             check_tied_head(checkpoint, family.names, family.optional_prefix)
         table = bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix), place)
         bits.log(checkpoint, table, place.dtype)
         unused = family.unused + (rf"|{re.escape(CLASSIFIER_TENSOR)}" if config.classifies else "")
-        load_weights(checkpoint, table, unused, progress, family.optional_prefix, bits.fill)
+        load_weights(checkpoint, table, unused, progress, family.optional_prefix, bits.fill, others)
     return model, place.dtype
 
 
@@ -117,13 +131,15 @@ def _stored_dtype(config: ModelConfig, checkpoint: TensorSource | None) -> torch
     return torch.float32 if checkpoint is None else checkpoint.main_dtype()
 
 
-def _fitting_table(model: LanguageModel, family: Family, checkpoint: TensorSource) -> list[Weight]:
-    """Returns the table of the names that this checkpoint has; those of the family where it has neither."""
+def _fitting_names(
+    model: LanguageModel, family: Family, checkpoint: TensorSource
+) -> Mapping[str, tuple[str, ...]]:
+    """Returns the names that this checkpoint has; those of the family where it has neither."""
     if family.other_names:
-        other = weight_table(model, {**family.names, **family.other_names})
-        if all(weight.name in checkpoint for weight in other):
-            return other
-    return weight_table(model, family.names)
+        others = {**family.names, **family.other_names}
+        if all(weight.name in checkpoint for weight in weight_table(model, others)):
+            return others
+    return family.names
 
 
 def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:

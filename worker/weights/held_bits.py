@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.api import GroupedWords, LowBitWeight
+from pagewire.errors import StartupError
 from worker.layers.base import Weight
 from worker.layers.matrix import GroupedMethod, LowBitMethod, MatrixOwner, WeightSlot
 from worker.parallel import Placement
 from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, read_finite
 from worker.weights.source import TensorSource
-from worker.weights.stored_forms import HeldForm, StoredRows, rows_to_round, stored_rows
+from worker.weights.stored_forms import HeldForm, StoredRows, rows_to_round, stored_inputs, stored_rows
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class HeldBits(ABC):
         self, slot: WeightSlot, parts: list[Weight], names: Mapping[str, str]
     ) -> HeldForm | str | None:
         """Returns the form of a matrix; why there is none; None where nothing of it is packed."""
-        forms = [self._forms.get(names[weight.name]) for weight in parts]
+        forms = [self._stored_part(weight, names) for weight in parts]
         if all(form is None for form in forms):
             return None
         found: list[HeldForm] = []
@@ -180,6 +181,18 @@ class HeldBits(ABC):
             return "its parts have different groups of inputs"
         return found[0]
 
+    def _stored_part(self, weight: Weight, names: Mapping[str, str]) -> HeldForm | str | None:
+        """Returns the form of the inputs that a tensor gives to a matrix; why there is none; None where it is
+        not packed. Raises StartupError where the form is one of all inputs alone: ranks would compute
+        with other values than one rank does."""
+        form, part = self._forms.get(names[weight.name]), stored_inputs(weight)
+        if not isinstance(form, HeldForm) or weight.transposed:
+            return form
+        held = form.of_inputs(*part)
+        if isinstance(held, str):
+            raise StartupError("cannot split the model", f"tensor {names[weight.name]} has {held}")
+        return held
+
     def _hold(
         self, slot: WeightSlot, parts: list[Weight], names: Mapping[str, str], form: HeldForm
     ) -> dict[int, Weight]:
@@ -193,7 +206,7 @@ class HeldBits(ABC):
             if form.read is None:
                 rows = rows_to_round(part, slot.inputs)
             else:
-                found = self._forms[names[part.name]]
+                found = self._stored_part(part, names)
                 assert isinstance(found, HeldForm)
                 own, rows = found, stored_rows(part, slot.inputs)
                 self._held.add(self._label(own, self._kinds[names[part.name]]))

@@ -7,7 +7,7 @@ tensor of the files must be used or known to be unused; otherwise a StartupError
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -72,11 +72,14 @@ def _split_numbers(path: str) -> tuple[str, dict[str, str]]:
     return re.sub(r"(?<=\.)\d+", lambda _: f"{{{next(names)}}}", path), numbers
 
 
-def stored_names(checkpoint: TensorSource, table: list[Weight], optional_prefix: str = "") -> dict[str, str]:
+def stored_names(
+    checkpoint: TensorSource, table: Iterable[Weight | str], optional_prefix: str = ""
+) -> dict[str, str]:
     """Returns the names of a table's tensors in a checkpoint. optional_prefix: part of the names that
     checkpoints of the bare model lack."""
     strip = bool(optional_prefix) and not any(n.startswith(optional_prefix) for n in checkpoint.names())
-    return {w.name: w.name.removeprefix(optional_prefix) if strip else w.name for w in table}
+    names = (each if isinstance(each, str) else each.name for each in table)
+    return {name: name.removeprefix(optional_prefix) if strip else name for name in names}
 
 
 def load_weights(
@@ -86,15 +89,17 @@ def load_weights(
     progress: Progress,
     optional_prefix: str = "",
     fill: Fill | None = None,
+    others: Collection[str] = (),
 ) -> None:
     """Fills all targets. Raises StartupError if a tensor is missing, unknown, or has another shape, and if it
     holds NaN or infinity.
 
     unused: pattern of the tensors that may be there without being needed. optional_prefix: see
-    stored_names(). fill: None: fill_target().
+    stored_names(). fill: None: fill_target(). others: tensors that other ranks read.
     """
     sources = stored_names(checkpoint, table, optional_prefix)
-    _check_names(checkpoint, set(sources.values()), unused)
+    of_others = stored_names(checkpoint, others, optional_prefix)
+    _check_names(checkpoint, {*sources.values(), *of_others.values()}, unused)
     for weight in table:
         name = sources[weight.name]
         if checkpoint.shape(name) != weight.shape:

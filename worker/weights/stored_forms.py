@@ -10,7 +10,7 @@ those of all experts, one expert after the other, as GroupedIntegers count them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -46,6 +46,29 @@ class HeldForm:
     """From the first row and the one behind the last; None: values are rounded to the form."""
     bits: int = BITS  # of a stored integer
     groups: int = 0  # of the inputs, in 4 bits
+
+    def of_inputs(self, first: int, end: int, count: int) -> "HeldForm | str":
+        """Returns the form of inputs first .. end - 1 of so many, or why there is none: those of one group,
+        or of whole groups that are neighbours."""
+        read, size = self.read, self.group_size
+        if read is None or (first, end) == (0, count):
+            return self
+        if self.order is not None:
+            return "groups of inputs that are no neighbours, which ranks cannot divide"
+        if size >= count and (end - first) % GroupedWords.smallest_group == 0:
+            groups, size = slice(None), end - first
+        elif first % size or (end % size and end < count):
+            return f"groups of {size} inputs, of which a rank would have a part"
+        else:
+            groups = slice(first // size, -(-end // size))
+
+        def of_rows(first_row: int, end_row: int) -> CodedRows:
+            codes, scales, zeros = read(first_row, end_row)
+            held = slice(first, first + size * -(-(end - first) // size))  # zeros may fill up the last group
+            return CodedRows(codes[:, held], scales[:, groups], None if zeros is None else zeros[:, groups])
+
+        number = len(range(self.groups)[groups])
+        return replace(self, group_size=size, read=of_rows, groups=number)
 
     def has_inputs_of(self, other: "HeldForm") -> bool:
         """True if parts of one matrix may have these forms: groups have the same inputs in the same order."""
@@ -118,16 +141,24 @@ class StoredRows:
     places: torch.Tensor  # [R] int64: the row of the matrix that each becomes; -1: none
 
 
+def stored_inputs(weight: Weight) -> tuple[int, int, int]:
+    """Returns the first input of a matrix [out, in], or one of experts, that a rank holds, the one behind the
+    last, and how many there are."""
+    if len(weight.shape) == 3:
+        return 0, weight.shape[1], weight.shape[1]
+    columns = weight.part[1] if len(weight.part) > 1 else slice(None)
+    return *columns.indices(weight.shape[1])[:2], weight.shape[1]
+
+
 def stored_rows(weight: Weight, inputs: int) -> StoredRows | None:
-    """Returns the rows of a tensor that go to its target; None unless rows become rows. inputs: of the
-    matrix, whose parameter the target is a view of."""
+    """Returns the rows of a tensor that go to its target, with all inputs or those that a rank holds; None
+    unless rows become rows. inputs: of the matrix, whose parameter the target is a view of."""
     if len(weight.shape) == 3:
         return _rows_of_expert(weight, inputs)
     if len(weight.shape) != 2 or weight.transposed:
         return None
-    columns = weight.part[1] if len(weight.part) > 1 else slice(None)
-    whole = columns.indices(weight.shape[1])[:2] == (0, inputs)
-    if weight.target.stride() != (inputs, 1) or not whole:
+    first, end, _ = stored_inputs(weight)
+    if weight.target.stride() != (inputs, 1) or end - first != inputs:
         return None
     return _rows_of_part(weight, weight.part[0] if weight.part else slice(None), weight.shape[0], inputs)
 

@@ -6,9 +6,10 @@ import torch
 from kernels.api import GroupedWords, WeightForms
 from tests.kernels.references.matmul import tree_sum
 from tests.kernels.tolerances import random
+from tests.worker.ranks import SilentRank
 from worker.layers.linear import RowLinear
 from worker.layers.matrix import GroupedMethod
-from worker.parallel import ParallelGroup, Placement
+from worker.parallel import Placement
 
 CPU = torch.device("cpu")
 PLACE = Placement(torch.bfloat16, CPU)
@@ -32,7 +33,7 @@ def test_leaves_follow_from_inputs_and_units(inputs: int, units: int | None, lea
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_has_its_share_of_the_leaves(size: int):
     for rank in range(size):
-        place = Placement(torch.bfloat16, CPU, ParallelGroup(rank, size))
+        place = Placement(torch.bfloat16, CPU, SilentRank(rank, size))
         assert layer(1024, place=place).leaves(1) == 4 // size
 
 

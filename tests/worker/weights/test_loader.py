@@ -15,12 +15,13 @@ from safetensors.torch import load_file, save_file
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
+from tests.worker.ranks import SilentRank
 from worker.cpu.kernel_selection import compute_dtype
 from worker.families.registry import read_model_config
 from worker.load import load
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
-from worker.parallel import ParallelGroup, Placement
+from worker.parallel import Placement
 from worker.platforms.cpu import CpuPlatform
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
 from worker.weights.loader import check_finite, load_weights, weight_table
@@ -68,7 +69,7 @@ def build(folder: Path, rank: int = 0, size: int = 1) -> LanguageModel:
     """One rank's model, loaded."""
     config = read_model_config(folder)
     family = FAMILIES[config.architecture]
-    place = Placement(torch.float32, torch.device("cpu"), ParallelGroup(rank, size))
+    place = Placement(torch.float32, torch.device("cpu"), SilentRank(rank, size))
     with torch.inference_mode(), Checkpoint(folder) as checkpoint:
         model = family.build(config, place)
         table = weight_table(model, family.names)

@@ -64,6 +64,47 @@ def test_the_same_values(name: str) -> None:
     assert not values[:2].any() and not values[-1].any()
 
 
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(
+    ("group", "inputs"),
+    [
+        (runs(32, 32, 32, 32), (64, 128)),
+        (runs(64, 64, 10), (64, 138)),
+        (runs(256, 256), (128, 256)),
+        (runs(96), (48, 96)),
+    ],
+    ids=["two groups", "the last one is short", "a part of a divided group", "one scale per output"],
+)
+def test_the_values_of_some_inputs(group: list[int], inputs: tuple[int, int]) -> None:
+    """As a rank holds them."""
+    source = stored(group)
+    whole = group_form(source)
+    assert isinstance(whole, HeldForm)
+    form = whole.of_inputs(*inputs, len(group))
+    assert isinstance(form, HeldForm) and form.read is not None
+    words = GroupedWords.empty((ROWS, inputs[1] - inputs[0]), form.group_size, form.groups, None)
+    words.put(torch.arange(ROWS), *form.read(0, ROWS))
+    assert torch.equal(words.pack(None).values(), source.unpack(0, ROWS)[:, slice(*inputs)])
+
+
+@pytest.mark.parametrize(
+    ("group", "inputs", "why"),
+    [
+        (runs(32, 32, 32), (0, 48), "groups of 32 inputs, of which a rank would have a part"),
+        (runs(100), (50, 100), "groups of 128 inputs, of which a rank would have a part"),
+        (
+            shuffled(runs(32, 32)),
+            (0, 32),
+            "groups of inputs that are no neighbours",
+        ),
+    ],
+)
+def test_why_some_inputs_have_no_form(group: list[int], inputs: tuple[int, int], why: str) -> None:
+    form = group_form(stored(group))
+    assert isinstance(form, HeldForm) and why in str(form.of_inputs(*inputs, len(group)))
+    assert form.of_inputs(0, len(group), len(group)) is form
+
+
 def test_the_same_inputs() -> None:
     """Parts of a merged matrix need groups of the same inputs in the same order."""
     kinds = [runs(32, 32), shuffled(runs(32, 32)), runs(64), shuffled(runs(32, 32))[::-1], runs(32, 32, 32)]

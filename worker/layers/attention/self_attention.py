@@ -6,7 +6,6 @@ itself: output(attention(qkv(x)) * sigmoid(gate(x))).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 
 import torch
 
@@ -19,9 +18,9 @@ from kernels.api import (
     RowStateSpec,
     Scoring,
 )
-from worker.layers.base import Layer, Weight, WeightOwner
+from worker.layers.base import Layer, NamedTensors, Split
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.norm import HeadNormLayers, RMSNorm, UnitNorm
+from worker.layers.norm import HeadNormLayers, NormOfAllHeads, RMSNorm, UnitNorm
 from worker.parallel import Placement
 
 
@@ -65,20 +64,15 @@ class Attention(Layer):
         return plan.store_and_attend(heads, cache, self.scoring, rotation, norms).flatten(1)
 
 
-class Sinks(WeightOwner):
+class Sinks(NamedTensors):
     """The scores of this rank's heads, for kernels.attention.plan.Scoring."""
 
     def __init__(self, num_heads: int, place: Placement) -> None:
         """num_heads: of all ranks."""
         super().__init__()
-        self.num_heads, self.local = num_heads, place.group.slice(num_heads)
-        scores = torch.empty(place.group.split(num_heads), dtype=torch.float32, device=place.device)
+        self.split = Split(num_heads, (place.group.slice(num_heads),))
+        scores = torch.empty(self.split.num_held, dtype=torch.float32, device=place.device)
         self.scores = torch.nn.Parameter(scores, requires_grad=False)
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        """The name of the tensor."""
-        (name,) = names
-        yield Weight(name, (self.num_heads,), self.scores, (self.local,))
 
 
 class AttentionPart(Layer, ABC):
@@ -131,8 +125,23 @@ class SelfAttention(AttentionPart):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        attended = self.attention(self.qkv(x, batch), batch, cache, rotation, self.norms)
-        return self.output(attended, batch)
+        return self.output(self.attend(x, batch, cache, rotation), batch)
+
+    def attend(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, H * D], of the heads of this rank."""
+        qkv, norms = self.qkv(x, batch), self.norms
+        if norms is not None and isinstance(norms[0], NormOfAllHeads):
+            qkv, norms = self._normed(qkv, *norms), None
+        return self.attention(qkv, batch, cache, rotation, norms)
+
+    def _normed(self, qkv: torch.Tensor, query_norm: Layer, key_norm: Layer) -> torch.Tensor:
+        """[T, (H + 2 K) * D] -> the same, with queries and keys normed."""
+        width, keys = self.attention.spec.head_dim, self.attention.spec.num_kv_heads
+        sizes = [heads * width for heads in (self.attention.num_heads, keys, keys)]
+        query, key, value = qkv.split_with_sizes(sizes, dim=1)
+        return torch.cat((query_norm(query), key_norm(key), value), dim=1)
 
 
 class GatedAttention(SelfAttention):
@@ -154,7 +163,7 @@ class GatedAttention(SelfAttention):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        attended = self.attention(self.qkv(x, batch), batch, cache, rotation, self.norms)
+        attended = self.attend(x, batch, cache, rotation)
         gate = self.gate(x, batch)
         gated = self.ops.output_gate(attended, gate)
         return self.output(gated, batch)

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 
-from kernels.api import InputBatch, WeightForms
+from kernels.api import InputBatch, WeightForms, adapters
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.linear import Part, RowLinear, column_linear
+from worker.layers.linear import RowLinear, column_linear
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.layers.mlp import ClampedGate, FeedForward, GatedActivation, GatedMLP
 from worker.parallel import Placement
@@ -64,26 +65,25 @@ class Experts(FeedForward):
     Where inputs are weighed, x is weight * x, and the sum has no weights.
 
     Tokens are sorted by expert: only the weights of chosen experts are read, each once. A token's sum goes
-    over its experts from the best one on, so that its bits do not depend on other tokens.
+    over its experts from the best one on, so that its bits do not depend on other tokens. Each rank of a
+    group has some of the experts, whole.
     """
 
     def __init__(self, config: ExpertsConfig, width: int, activation: str, place: Placement) -> None:
         """width: E. activation: of gates, where the configuration has no other. Parts are made in the order
         in which they are used."""
         super().__init__()
-        self.group, count = place.group, config.routing.num_experts
+        self.group, self.num_experts = place.group, config.routing.num_experts
         self.router = ExpertRouter(width, config, place)
-        inner = Part(config.intermediate_size, place.group.slice(config.intermediate_size))
-        whole = Part(width, slice(0, width))
-        first = place.group.rank == 0
         kind = config.bias, config.transposed, config.alternating
         self.weighs_inputs = config.weighs_inputs
-        self.expert_gate_up = ExpertMatrices(count, whole, (inner, inner), place, *kind)
+        inner, count = config.intermediate_size, self.num_experts
+        self.expert_gate_up = ExpertMatrices(count, width, (inner, inner), place, *kind)
         swiglu = config.swiglu
         self.activation: GatedActivation | ClampedGate = (
             GatedActivation(activation) if swiglu is None else ClampedGate(swiglu.alpha, swiglu.limit)
         )
-        self.expert_down = ExpertMatrices(count, inner, (whole,), place, *kind, adds_bias=first)
+        self.expert_down = ExpertMatrices(count, inner, (width,), place, *kind)
         self.shared = None
         self.shared_gate: WideMatrix | None = None
         """x @ w, whose sigmoid is the factor of the shared experts."""
@@ -102,30 +102,64 @@ class Experts(FeedForward):
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
     ) -> torch.Tensor:
         """[T, E] -> [T, E]. weights, chosen: of choose()."""
-        y, places = self._by_expert(x, weights, chosen, batch)
+        if self.group.size == 1:
+            y, places = self._by_expert(x, weights, chosen, batch.adapters)
+        else:
+            y, places = self._by_pair(x, weights, chosen, batch.adapters)
         given = None if self.weighs_inputs else weights
         shared = None if self.shared is None else self.shared(x, batch)
         gate = None if self.shared_gate is None else self.shared_gate(x, batch)[:, 0]
-        if self.group.size == 1:
-            return self.ops.combine(y, given, places, shared, gate)
-        routed = self.group.all_reduce(self.ops.combine(y, given, places))
-        every = torch.arange(len(x), device=x.device)[:, None]
-        return self.ops.combine(routed, None, every, shared, gate)
+        return self.ops.combine(y, given, places, shared, gate)
 
     def _by_expert(
-        self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        adapters: adapters.StepAdapters | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what experts make of each pair, [P, E], and where pairs are in it, [T, k]."""
+        """Returns what experts make of each pair, [P, E], and where pairs are in it, [T, k]. chosen: numbers
+        of this rank's experts."""
         gate_up, down = self.expert_gate_up, self.expert_down
-        order = self.ops.sort_by_expert(chosen, x.dtype, gate_up, down, adapters=batch.adapters)
+        order = self.ops.sort_by_expert(chosen, x.dtype, gate_up, down, adapters=adapters)
         if self.weighs_inputs:
             weighed = self.ops.weigh(x, weights, order)
-            inner = self.ops.expert_linear(weighed, gate_up, order, adapters=batch.adapters)
+            inner = self.ops.expert_linear(weighed, gate_up, order, adapters=adapters)
         else:
-            inner = self.ops.expert_linear(x, gate_up, order, by_token=True, adapters=batch.adapters)
-        outer = self.ops.expert_linear(self.activation(inner), down, order, adapters=batch.adapters)
+            inner = self.ops.expert_linear(x, gate_up, order, by_token=True, adapters=adapters)
+        outer = self.ops.expert_linear(self.activation(inner), down, order, adapters=adapters)
         return outer, order.places
+
+    def _by_pair(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        adapters: adapters.StepAdapters | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As _by_expert(), of the experts of all ranks: each rank computes the pairs of its own experts, and
+        copies of all pairs are gathered. So a token's sum over its experts is that of one rank."""
+        group, (tokens, count) = self.group, chosen.shape
+        held = [group.owned(rank, self.num_experts) for rank in range(group.size)]
+        pairs = [_pairs_of(chosen, experts) for experts in held]
+        own, first = pairs[group.rank], held[group.rank].start
+        of_pairs = own // count  # the token of each
+        adapted = None if adapters is None else adapters.at(of_pairs)
+        own_weights, own_experts = weights.flatten()[own, None], chosen.flatten()[own, None] - first
+        y, places = self._by_expert(x[of_pairs], own_weights, own_experts, adapted)
+        padding = max(map(len, pairs)) - len(own)
+        gathered = group.gather(F.pad(y[places.flatten()], (0, 0, 0, padding)))
+        every = y.new_empty(tokens * count, y.shape[1])
+        for indexes, of_rank in zip(pairs, gathered, strict=True):
+            every[indexes] = of_rank[: len(indexes)]
+        return every, torch.arange(tokens * count, device=x.device).view(tokens, count)
 
     def choose(self, x: torch.Tensor, batch: InputBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""
         return self.ops.route(self.router(x, batch), self.router.correction, self.router.routing)
+
+
+def _pairs_of(chosen: torch.Tensor, experts: range) -> torch.Tensor:
+    """Returns which of the pairs of tokens and experts [T, k], numbered t * k + j, are of some experts."""
+    flat = chosen.flatten()
+    return ((flat >= experts.start) & (flat < experts.stop)).nonzero().flatten()

@@ -7,7 +7,6 @@ import torch
 
 from kernels.api import LowBitWeight, PackedMatrix, WeightForms
 from worker.layers.base import Weight
-from worker.layers.linear import Part
 from worker.layers.matrix import (
     AdaptedMatrix,
     LinearMethod,
@@ -21,45 +20,43 @@ from worker.parallel import Placement
 
 
 class ExpertMatrices(MatrixOwner):
-    """N matrices [out, in], and biases [N, out] where there are any. On a CPU each has a linear method; on a
-    CUDA device all have one, of a parameter [N, out, in] or of low bits.
+    """The N matrices [out, in] of this rank's experts, and biases [N, out] where there are any. On a CPU each
+    has a linear method; on a CUDA device all have one, of a parameter [N, out, in] or of low bits.
 
     A checkpoint has a module per expert and part, whose names hold {expert}, or one tensor [N, out, in] of
     all.
     """
 
     takes_adapters = True
+    adds_bias = True
 
     def __init__(
         self,
         num_experts: int,
-        in_part: Part,
-        out_parts: tuple[Part, ...],
+        in_features: int,
+        out_lengths: tuple[int, ...],
         place: Placement,
         bias: bool = False,
         transposed: bool = False,
         alternating: bool = False,
-        adds_bias: bool = True,
     ) -> None:
-        """in_part, out_parts: what this rank holds of the inputs, and of the outputs, side by side.
-        transposed: the one tensor is [N, in, out]. alternating: its outputs take turns between the parts.
-        adds_bias: False leaves it to another rank."""
+        """num_experts: of all ranks. out_lengths: of the outputs' parts, side by side. transposed: the one
+        tensor is [N, in, out]. alternating: its outputs take turns between the parts."""
         super().__init__()
-        self.in_part, self.out_parts = in_part, out_parts
+        self.in_features, self.out_lengths = in_features, out_lengths
         self.transposed, self.alternating = transposed, alternating
-        self.out_features = sum(part.held for part in out_parts)
-        self.num_experts = num_experts
-        shape = self.out_features, in_part.held
+        self.out_features = sum(out_lengths)
+        self.num_stored, self.held = num_experts, place.group.owned(place.group.rank, num_experts)
+        self.num_experts = len(self.held)
+        shape = self.out_features, in_features
         self.is_stacked = place.stacks_experts
-        weights = [(num_experts, *shape)] if self.is_stacked else [shape] * num_experts
+        weights = [(self.num_experts, *shape)] if self.is_stacked else [shape] * self.num_experts
         self.methods = torch.nn.ModuleList(PlainMethod(place.empty(*each)) for each in weights)
-        self.bias = place.empty(num_experts, self.out_features) if bias else None
-        self.adds_bias = adds_bias
+        self.bias = place.empty(self.num_experts, self.out_features) if bias else None
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
-        outputs = tuple(part.held for part in self.out_parts)
-        return (AdaptedMatrix(self.in_part.held, outputs),) * self.num_experts
+        return (AdaptedMatrix(self.in_features, self.out_lengths),) * self.num_experts
 
     def slots(self) -> Iterator[WeightSlot]:
         for index, method in enumerate(self.methods):
@@ -102,60 +99,64 @@ class ExpertMatrices(MatrixOwner):
         return method.weight
 
     def _bias_of(self, expert: int) -> torch.Tensor | None:
-        return self.bias[expert] if self.bias is not None and self.adds_bias else None
+        return None if self.bias is None else self.bias[expert]
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """Modules with {expert} in their names, one per part or one for all; or the full name of the one
         tensor, and that of its biases."""
-        if "{expert}" in names[0]:
-            for expert in range(self.num_experts):
-                yield from self._of_one(expert, [name.format(expert=expert) for name in names])
+        for index, expert in enumerate(self.held):
+            if "{expert}" in names[0]:
+                yield from self._of_one(index, [name.format(expert=expert) for name in names])
+            else:
+                yield from self._of_all(index, expert, *names)
+
+    def elsewhere(self, *names: str) -> Iterator[str]:
+        if "{expert}" not in names[0]:
             return
-        for expert in range(self.num_experts):
-            yield from self._of_all(expert, *names)
+        for expert in sorted(set(range(self.num_stored)).difference(self.held)):
+            for name in names:
+                yield f"{name.format(expert=expert)}.weight"
+                if self.bias is not None:
+                    yield f"{name.format(expert=expert)}.bias"
 
     def stacked_rows(self) -> list[slice]:
-        """Returns the outputs of each part in the one tensor of all experts, those that this rank holds."""
+        """Returns the outputs of each part in the one tensor of all experts."""
         begin, rows = 0, list[slice]()
-        for number, part in enumerate(self.out_parts):
-            first, last, step = begin + part.local.start, begin + part.local.stop, 1
+        for number, length in enumerate(self.out_lengths):
             if self.alternating:
-                step = len(self.out_parts)
-                first, last = step * part.local.start + number, step * part.local.stop
-            rows.append(slice(first, last, step))
-            begin += part.length
+                rows.append(slice(number, self.out_features, len(self.out_lengths)))
+            else:
+                rows.append(slice(begin, begin + length))
+            begin += length
         return rows
 
-    def _of_one(self, expert: int, names: list[str]) -> Iterator[Weight]:
-        at, columns = 0, self.in_part
-        for part, name in zip(self.out_parts, names, strict=True):
-            target = slice(at, at + part.held)
-            shape, where = (part.length, columns.length), (part.local, columns.local)
-            yield Weight(f"{name}.weight", shape, self._weight_of(expert)[target], where)
+    def _of_one(self, index: int, names: list[str]) -> Iterator[Weight]:
+        at = 0
+        for length, name in zip(self.out_lengths, names, strict=True):
+            target = slice(at, at + length)
+            yield Weight(f"{name}.weight", (length, self.in_features), self._weight_of(index)[target])
             if self.bias is not None:
-                yield Weight(f"{name}.bias", (part.length,), self.bias[expert, target], (part.local,))
-            at += part.held
+                yield Weight(f"{name}.bias", (length,), self.bias[index, target])
+            at += length
 
-    def _of_all(self, expert: int, name: str, bias_name: str = "") -> Iterator[Weight]:
-        weight, one, columns = self._weight_of(expert), slice(expert, expert + 1), self.in_part
-        bias = None if self.bias is None else self.bias[expert]
-        count, total = self.num_experts, sum(part.length for part in self.out_parts)
+    def _of_all(self, index: int, expert: int, name: str, bias_name: str = "") -> Iterator[Weight]:
+        weight, one, inputs = self._weight_of(index), slice(expert, expert + 1), self.in_features
+        bias = None if self.bias is None else self.bias[index]
+        count, outputs = self.num_stored, self.out_features
         if self.alternating:
-            parts, local = len(self.out_parts), self.out_parts[0].local
-            rows = slice(parts * local.start, parts * local.stop)
-            in_turns = weight.view(parts, -1, columns.held).permute(2, 1, 0)  # [in, out / parts, parts]
-            shape, where = (count, columns.length, total), (one, columns.local, rows)
-            yield Weight(name, shape, in_turns[None], where)
+            parts = len(self.out_lengths)
+            in_turns = weight.view(parts, -1, inputs).permute(2, 1, 0)  # [in, out / parts, parts]
+            yield Weight(name, (count, inputs, outputs), in_turns[None], (one,))
             if bias is not None:
-                yield Weight(bias_name, (count, total), bias.view(parts, -1).t()[None], (one, rows))
+                yield Weight(bias_name, (count, outputs), bias.view(parts, -1).t()[None], (one,))
             return
-        at = begin = 0
-        for part in self.out_parts:
-            rows, target = slice(begin + part.local.start, begin + part.local.stop), slice(at, at + part.held)
-            shape, where, filled = (count, total, columns.length), (one, rows, columns.local), weight[target]
+        at = 0
+        for length in self.out_lengths:
+            rows, filled = slice(at, at + length), weight[at : at + length]
+            shape, where = (count, outputs, inputs), (one, rows, slice(None))
             if self.transposed:
-                shape, where, filled = (count, columns.length, total), (one, columns.local, rows), filled.t()
+                shape, where, filled = (count, inputs, outputs), (one, slice(None), rows), filled.t()
             yield Weight(name, shape, filled[None], where)
             if bias is not None:
-                yield Weight(bias_name, (count, total), bias[target][None], (one, rows))
-            at, begin = at + part.held, begin + part.length
+                yield Weight(bias_name, (count, outputs), bias[rows][None], (one, rows))
+            at += length

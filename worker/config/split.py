@@ -1,0 +1,35 @@
+"""Which sizes of a decoder are divided among tensor-parallel ranks. Needs no torch."""
+
+from collections.abc import Iterator
+
+from worker.config.decoder import DecoderConfig
+from worker.config.gemma4 import Gemma4Config
+
+
+def divided_sizes(config: DecoderConfig) -> Iterator[tuple[int, str, bool]]:
+    """Yields how many there are of what must be divided evenly, and whether several ranks may have the same
+    one instead."""
+    layers = range(config.num_layers)
+    yield config.num_heads, "attention heads", False
+    if config.latent is None:
+        of_layers = (
+            (config.kv_sizes(layer)[0] for layer in layers)
+            if isinstance(config, Gemma4Config)
+            else (config.num_kv_heads,)
+        )
+        for count in dict.fromkeys(of_layers):
+            yield count, "KV heads", True
+    inner = "inputs of the last matrix of a feed-forward part"
+    if isinstance(config, Gemma4Config) or not (config.experts and all(config.experts)):
+        yield config.intermediate_size, inner, False
+    for experts in dict.fromkeys(config.experts):
+        if experts is not None and experts.shared_size:
+            yield experts.shared_size, inner, False
+    for delta in dict.fromkeys(config.deltas):
+        if delta is not None:
+            yield delta.value_heads, "value heads of a delta net", False
+            yield delta.key_heads, "key heads of a delta net", True
+    for mamba in dict.fromkeys(config.mambas):
+        if mamba is not None:
+            yield mamba.heads, "heads of a Mamba-2 layer", False
+            yield mamba.groups, "groups of a Mamba-2 layer", True

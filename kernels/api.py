@@ -14,6 +14,7 @@ from kernels.batch import InputBatch as InputBatch
 from kernels.batch import StepBatch as StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
+from kernels.cpu.matmul.int8 import QuantizedWeight as QuantizedWeight
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.program.program import CannotRecord as CannotRecord

@@ -15,11 +15,12 @@ import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
 from kernels.cpu.matmul.groups.weight import SIZES, round_to_two_levels
-from kernels.cpu.matmul.int8 import quantize_weight
+from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
 from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
 from kernels.cpu.matmul.packed import narrow_weight
 from kernels.cpu.matmul.records import PART
 from kernels.cpu.runtime.arena import Arena
+from kernels.ops.layers.leaves import UNDIVIDED
 
 
 class Pack(Protocol):
@@ -37,6 +38,13 @@ class PackTable(Protocol):
     def __call__(
         self, weight: torch.Tensor, bias: torch.Tensor | None, *, leaves: int = 1
     ) -> PackedTable: ...
+
+
+class PackShare(Protocol):
+    """Makes the form of a rank's inputs of a matrix, [N, K / ranks]. largest: [N] float32, the largest
+    absolute values of its rows with all inputs."""
+
+    def __call__(self, weight: torch.Tensor, *, largest: torch.Tensor) -> QuantizedWeight: ...
 
 
 def exact_weight(
@@ -59,7 +67,9 @@ class WeightForms:
     group_size: int = 1  # a matrix needs as many inputs
     leaf_multiple: int = 1
     """Leaves of a matrix have a multiple of so many inputs: those of the largest group, so that each leaf is
-    divided alike on any rank."""
+    divided alike on any rank; UNDIVIDED, where sums are exact in any order."""
+    share: PackShare | None = None
+    """Of a rank's inputs of a matrix whose sums are exact in any order; None: they are not."""
 
     @staticmethod
     def of(quantization: str, plain_head: bool = False, arena: Arena | None = None) -> "WeightForms":
@@ -68,4 +78,7 @@ class WeightForms:
         head: PackTable = in_8_bits if quantization and not plain_head else exact
         if quantization == "int4":
             return WeightForms(partial(round_to_two_levels, arena=arena), head, exact, PART, max(SIZES))
-        return WeightForms(in_8_bits if quantization == "int8" else exact, head, exact)
+        if quantization == "int8":
+            share = partial(quantize_weight, bias=None, arena=arena)
+            return WeightForms(in_8_bits, head, exact, leaf_multiple=UNDIVIDED, share=share)
+        return WeightForms(exact, head, exact)

@@ -178,11 +178,15 @@ def multiply_by_ranges(patch: pytest.MonkeyPatch) -> None:
 
 
 def load_rank(
-    folder: Path, group: ParallelGroup, dtype: str = "float32", bits: HeldBits | None = None
+    folder: Path,
+    group: ParallelGroup,
+    dtype: str = "float32",
+    bits: HeldBits | None = None,
+    quantization: str = "",
 ) -> LanguageModel:
     """The part of a model that a rank has. bits: None: packed weights are unpacked."""
     bits = OwnBits("torch multiplies") if bits is None else bits
-    command = initialize(folder, dtype=dtype)
+    command = initialize(folder, dtype=dtype, quantization=quantization)
     config = read_model_config(folder)
     with torch.inference_mode():
         return load_model(config, command, CPU, lambda *_: None, lambda each: each, bits, group=group)[0]

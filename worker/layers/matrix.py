@@ -3,6 +3,7 @@
     PlainMethod     a parameter, which torch multiplies by, or Triton on a CUDA device
     GroupedMethod   the 4 bits of a checkpoint, on a CPU, until they are packed
     PackedMethod    the form that the CPU's compiled kernels multiply by
+    ShareMethod     the same, of a rank's inputs, where ranks add integers
     LowBitMethod    4 or 8 bits on a CUDA device
 
 A layer begins with a PlainMethod. Loading replaces it before anything is filled (worker.weights.held_bits),
@@ -25,9 +26,11 @@ from kernels.api import (
     Pack,
     PackedMatrix,
     PackedTable,
+    QuantizedWeight,
     WeightForms,
 )
 from worker.layers.base import WeightOwner
+from worker.parallel import ParallelGroup
 
 
 class LinearMethod(torch.nn.Module, ABC):
@@ -95,6 +98,16 @@ class PackedMethod(LinearMethod):
 
     def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
         return ops.packed_linear(x, self.weight, wide)
+
+
+class ShareMethod(PackedMethod):
+    """A rank's inputs of a matrix of integers, whose sums are exact in any order."""
+
+    weight: QuantizedWeight
+
+    def add_over_ranks(self, x: torch.Tensor, group: ParallelGroup) -> torch.Tensor:
+        """[T, K of this rank] -> [T, N] float32, of the inputs of all ranks, without a bias."""
+        return self.weight.add_over_ranks(x, group.largest, group.sum)
 
 
 class LowBitMethod(LinearMethod):

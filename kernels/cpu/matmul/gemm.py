@@ -30,7 +30,7 @@ from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, prefetch, reread
-from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 from kernels.cpu.matmul import many_rows
 from kernels.cpu.matmul.few_rows import multiply_few
 from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
@@ -103,8 +103,8 @@ def _tile(
     each word, weights of so many bytes further are prefetched. ahead, pieces, keys, step: what else is
     (kernels.cpu.attention.planning.kv_prefetch_kernel)."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
-    words, step_of_scales = record.words >> record.depth, 4 << record.depth
-    out_bytes, stride = record.out_bytes, record.columns * record.out_bytes
+    words, out_bytes = record.words >> record.depth, record.out_bytes
+    stride = record.columns * out_bytes
     word_bytes, across, size = 4 * kind.parts, kind.size * COLUMNS, LANES * kind.size
     if kind.integers:
         sums: list[Any] = [i32x16(0) for _ in unroll(range(rows * vectors))]
@@ -128,10 +128,10 @@ def _tile(
         plane, to = params + kind.params_bytes * v, out + LANES * v * out_bytes
         for m in unroll(range(rows)):
             if kind.integers:
-                result = dequantized(sums[vectors * m + v], plane, read_f32(scales + step_of_scales * m))
+                result = dequantized(kind, sums[vectors * m + v], plane, scales + 4 * m)
             else:
-                result = sums[vectors * m + v]
-            store_columns(to + stride * m, out_bytes, result + load_f32(plane), columns - LANES * v)
+                result = sums[vectors * m + v] + load_f32(plane)
+            store_columns(to + stride * m, out_bytes, result, columns - LANES * v)
 
 
 def _whole_tiles(rows: int, tiles: Static[Tiles]) -> int:
@@ -166,8 +166,8 @@ def multiply_rows(
     waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what the
     other tiles prefetch, see kernels.cpu.attention.planning.kv_prefetch_kernel.
     """
-    words, step_of_scales = record.words >> record.depth, 4 << record.depth
-    stride, columns = record.columns * record.out_bytes, record.columns - LANES * strip
+    words, columns = record.words >> record.depth, record.columns - LANES * strip
+    stride = record.columns * record.out_bytes
     out = record.out + row * stride + LANES * strip * record.out_bytes
     params = record.params + kind.params_bytes * strip
     whole, distance = _whole_tiles(rows, tiles), tiles.distance
@@ -182,7 +182,7 @@ def multiply_rows(
         _tile(
             *(kind, tiles.rows, vectors, tiles.prefetches, tiles.distance >= 0, record),
             *(x + pitch * at, pitch, w, params, out + stride * at, columns),
-            *(scales + step_of_scales * at, distance, ahead, listed, keys, step),
+            *(scales + 4 * at, distance, ahead, listed, keys, step),
         )
     done = tiles.rows * whole
     for size, least in unroll(tiles.rest):
@@ -190,7 +190,7 @@ def multiply_rows(
             _tile(
                 *(kind, size, vectors, False, tiles.distance >= 0, record),
                 *(x + pitch * done, pitch, w, params, out + stride * done, columns),
-                *(scales + step_of_scales * done, distance, 0, 0, 0, 0),
+                *(scales + 4 * done, distance, 0, 0, 0, 0),
             )
             done += size
 
@@ -215,7 +215,7 @@ def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count
     words, leaves = record.words >> record.depth, 1 << record.depth
     strips, soon_tiles = (record.columns + LANES - 1) // LANES, SOON * kind.size // 4
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
-    rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
+    rows, last, scales = min(record.rows - row, ROWS), last_block(strips, thread), record.scales + 4 * row
     x, pitch = _inputs(kind, record, row, rows, thread)
     if FEW_REGISTERS:
         strip = multiply_many(kind, record, x, pitch, row, rows, strip, end, thread)
@@ -227,7 +227,7 @@ def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count
         whole = rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips)
         taken = VECTORS if whole else 1
         for leaf in range(leaves):
-            number, scales = leaves * block + leaf, record.scales + 4 * (leaves * row + leaf)
+            number = leaves * block + leaf
             w = record.weight + number * words * kind.size * COLUMNS + LANES * kind.size * inner
             following, x_at = w + words * kind.size * COLUMNS, x + 4 * kind.parts * words * leaf
             soon = following

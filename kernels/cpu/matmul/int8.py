@@ -10,8 +10,9 @@ this correction. Sums are whole numbers below 2^31 and exact: no order of summat
 y is bitwise the same whatever the other rows are. What is lost is lost in rounding p and q; see
 docs/lab-book.md.
 
-A product of several leaves (kernels.ops.layers.leaves) is that of each leaf, of the weight and of a token: u
-and v are those of the leaf.
+So ranks that have some of the inputs each need no tree of leaves (kernels.ops.layers.leaves): with v of whole
+rows of the weight, and u of whole rows of x, a rank multiplies its integers, and the int32 sums of all ranks
+are added before anything is scaled. float32 would not hold them: from 1,041 inputs on, sums may reach 2^24.
 
 Weights are packed as kernels.cpu.matmul.packed packs them, four of k in a word instead of two:
 
@@ -21,17 +22,17 @@ K is padded with zeros to a multiple of 16, N to one of 48. Bytes moved: N * K o
 bfloat16.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.matrix import Allocate, PackedTable, Put, padded_bias, tree_depth
+from kernels.cpu.matmul.matrix import Allocate, PackedTable, Put, padded_bias
 from kernels.cpu.matmul.records import LinearRecord, QuantizedRowsRecord, QuantizeRecord
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.runtime.grain import row_grain
-from kernels.ops.layers.leaves import MULTIPLE
 
 PAD = 16
 
@@ -39,10 +40,11 @@ PAD = 16
 @dataclass(frozen=True, kw_only=True)
 class QuantizedWeight(PackedTable):
     """words: [ceil(N / 48), padded K / 4, 48] int32; params: [ceil(N / 48) * 3, 3, 16] int32: biases, scales
-    (both the bits of float32) and corrections; of several leaves those of each, without biases, and the
-    biases behind them. Terms are the scales of x, [M, leaves] float32."""
+    (both the bits of float32) and corrections. Terms are the scales of x, [M, 1] float32."""
 
     quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.gemm_int8.quantize_rows
+    sums: Operation[LinearRecord] | None = None
+    """Of some of the inputs: kernels.cpu.matmul.gemm_int8_sums.linear_int8_sums."""
     terms_field = LinearRecord.offset("scales")
 
     @property
@@ -52,17 +54,45 @@ class QuantizedWeight(PackedTable):
     def prepare(
         self, x: torch.Tensor, allocate: Allocate, put: Put
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._integers(x, allocate, put, 0)
+
+    def _integers(
+        self, x: torch.Tensor, allocate: Allocate, put: Put, largest: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """largest: as in QuantizeRecord."""
         width = self.input_width
-        integers, scales = allocate(width, torch.uint8), allocate(1 << self.depth, torch.float32)
+        integers, scales = allocate(width, torch.uint8), allocate(1, torch.float32)
         record = QuantizeRecord(
             x=x.data_ptr(),
             out=integers.data_ptr(),
             scales=scales.data_ptr(),
             width=width,
-            depth=self.depth,
+            largest=largest,
         )
         put(self.quantize, record, row_grain(width))
         return integers, scales
+
+    def add_over_ranks(
+        self,
+        x: torch.Tensor,
+        largest: Callable[[torch.Tensor], torch.Tensor],
+        add: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """[T, K] of this rank -> [T, N] float32 of the inputs of all ranks, without a bias: the bits that one
+        rank has. largest, add: return the largest values and the sums of all ranks' tensors of one shape."""
+        assert self.sums is not None
+        of_rows = largest(x.abs().amax(1).float())
+        padded, allocate, run = self.on_rows(x)
+        integers, terms = self._integers(padded, allocate, run, of_rows.data_ptr())
+        out = allocate(self.out_features, torch.int32)
+        run(self.sums, self.record(integers, out, terms), 0)
+        scales = torch.where(of_rows.isfinite(), of_rows / 127, torch.nan)
+        return add(out).float() * self._scales * scales[:, None]
+
+    @property
+    def _scales(self) -> torch.Tensor:
+        """Those of the outputs, [N] float32."""
+        return self.params[:, 1].flatten()[: self.out_features].view(torch.float32)
 
     def rows_record(self, indexes: int, out: int) -> QuantizedRowsRecord:
         return QuantizedRowsRecord(
@@ -75,19 +105,27 @@ class QuantizedWeight(PackedTable):
         )
 
 
-def quantize_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[..., K] -> integers [..., K] int32 and scales [...] float32, as in the formula; halves go to even."""
+def quantize_reference(
+    x: torch.Tensor, largest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[..., K] -> integers [..., K] int32 and scales [...] float32, as in the formula; halves go to even.
+    largest: [...] float32, the largest absolute values of the rows of which x is a part; None: x is all."""
     wide = x.float()
-    largest = wide.abs().amax(-1)
+    largest = wide.abs().amax(-1) if largest is None else largest
     inverse = torch.where(largest > 1e-30, torch.full_like(largest, 127) / largest, 0.0)
     return (wide * inverse[..., None]).round().int(), largest / 127
 
 
 def quantize_weight(
-    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None, leaves: int = 1
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    arena: Arena | None = None,
+    leaves: int = 1,
+    largest: torch.Tensor | None = None,
 ) -> QuantizedWeight:
-    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None.
-    arena: of the model; leaves: see kernels.ops.layers.leaves.
+    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. arena: of
+    the model; leaves: 1; largest: [N] float32, the largest absolute values of whole rows, where the weight
+    has a rank's part of them; None: it has whole rows.
 
     Memory: the result, and a block of the weight in float32.
     """
@@ -100,33 +138,30 @@ def quantize_weight(
     )
     from kernels.cpu.runtime.work_split import COLUMNS
 
+    assert leaves == 1
+    sums = None
+    if largest is not None:
+        from kernels.cpu.matmul.gemm_int8_sums import linear_int8_sums as sums  # compiles, the first time
     out_features, in_features = weight.shape
     blocks, padded = -(-out_features // COLUMNS), -(-in_features // PAD) * PAD
     words = (arena or Arena()).zeros((blocks, padded // 4, COLUMNS), torch.int32)
-    depth = tree_depth(in_features, leaves, MULTIPLE)
-    biases, scales = padded_bias(out_features, bias), torch.zeros(leaves, blocks * COLUMNS)
-    corrections = torch.zeros(leaves, blocks * COLUMNS, dtype=torch.int32)
+    biases, scales = padded_bias(out_features, bias), torch.zeros(blocks * COLUMNS)
+    corrections = torch.zeros(blocks * COLUMNS, dtype=torch.int32)
     for block in range(blocks):
         rows = slice(block * COLUMNS, min(out_features, (block + 1) * COLUMNS))
-        block_rows = weight[rows]
-        integers, of_leaves = quantize_reference(block_rows.reshape(len(block_rows), leaves, -1))
-        scales[:, rows] = of_leaves.t()
-        corrections[:, rows] = 128 * integers.sum(-1, dtype=torch.int32).t()
-        bytes_ = F.pad(integers.flatten(1), (0, padded - in_features)).to(torch.int8).contiguous()
+        integers, scales[rows] = quantize_reference(weight[rows], None if largest is None else largest[rows])
+        corrections[rows] = 128 * integers.sum(-1, dtype=torch.int32)
+        bytes_ = F.pad(integers, (0, padded - in_features)).to(torch.int8).contiguous()
         words[block, :, : len(integers)] = bytes_.view(torch.int32).t()
-    added = biases if depth == 0 else torch.zeros_like(scales)
-    columns = (added.view(torch.int32), scales.view(torch.int32), corrections)
-    params = torch.stack([column.view(-1, LANES) for column in columns], 1).contiguous()
-    if depth:
-        params = torch.cat((params.flatten(), biases.view(torch.int32)))
+    columns = (biases.view(torch.int32), scales.view(torch.int32), corrections)
     return QuantizedWeight(
         words=words,
-        params=params,
+        params=torch.stack([column.view(-1, LANES) for column in columns], 1).contiguous(),
         out_features=out_features,
         in_features=in_features,
         product=linear_int8,
         gather=quantized_rows,
         quantize=quantize_rows,
-        scratch_bytes=scratch_bytes(words.shape[1], depth),
-        depth=depth,
+        sums=sums,
+        scratch_bytes=scratch_bytes(words.shape[1]),
     )

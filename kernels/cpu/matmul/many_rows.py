@@ -19,7 +19,7 @@ from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import i32x16
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, load_i32, prefetch, reread, store_f32, store_i32
-from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.words import Words, dequantized, store_columns
@@ -105,11 +105,11 @@ def write_strip(
     plane, columns = record.params + kind.params_bytes * strip, record.columns - LANES * strip
     for m in range(rows):
         if kind.integers:
-            result = dequantized(load_i32(sums + 64 * m), plane, read_f32(scales + (4 << record.depth) * m))
+            result = dequantized(kind, load_i32(sums + 64 * m), plane, scales + 4 * m)
         else:
-            result = load_f32(sums + 64 * m)
+            result = load_f32(sums + 64 * m) + load_f32(plane)
         at = out + record.columns * record.out_bytes * m
-        store_columns(at, record.out_bytes, result + load_f32(plane), columns)
+        store_columns(at, record.out_bytes, result, columns)
 
 
 def _multiply_strip(
@@ -162,7 +162,6 @@ def multiply_many(
             target = LinearRecord.at(to)
             to_row, to_strip = first_written(record, row, each)
             _multiply_strip(kind, rows, words, x + 4 * kind.parts * words * leaf, pitch, w, parts, sums, soon)
-            scales = record.scales + 4 * (leaves * row + leaf)
-            write_strip(kind, target, to_row, rows, to_strip, sums, scales)
+            write_strip(kind, target, to_row, rows, to_strip, sums, record.scales + 4 * row)
             end_leaf(kind.params_bytes, record, to, row, rows, each, 1, leaf)
     return end

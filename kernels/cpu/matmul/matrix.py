@@ -111,8 +111,8 @@ class PackedMatrix:
             "scratch": self.team.scratch(self.scratch_bytes),
         }
 
-    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """[T, K] -> [T, N], both of the dtype; wide: float32 that was never rounded."""
+    def on_rows(self, x: torch.Tensor) -> tuple[torch.Tensor, Allocate, Put]:
+        """[T, K] -> [T, input_width], and what allocates buffers for T rows and runs operations on them."""
         tokens, padding = len(x), self.input_width - self.in_features
         assert x.dtype == self.dtype and x.shape[1] == self.in_features
 
@@ -122,7 +122,11 @@ class PackedMatrix:
         def run(operation: Operation[Any], record: OperationRecord, grain: int) -> None:
             self.team.run_one(operation, tokens, record, grain)
 
-        padded = (F.pad(x, (0, padding)) if padding else x).contiguous()
+        return (F.pad(x, (0, padding)) if padding else x).contiguous(), allocate, run
+
+    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
+        """[T, K] -> [T, N], both of the dtype; wide: float32 that was never rounded."""
+        padded, allocate, run = self.on_rows(x)
         inputs, terms = self.prepare(padded, allocate, run)
         out = allocate(self.out_features, torch.float32 if wide else self.dtype)
         run(self.product, self.record(inputs, out, terms), 0)

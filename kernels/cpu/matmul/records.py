@@ -36,7 +36,7 @@ class LinearRecord(ProductRecord):
     biases, the scales [16] float32 and the corrections [16] int32.
     """
 
-    scales: Address = 0  # of linear_int8: [rows, leaves] float32, of x
+    scales: Address = 0  # of linear_int8: [rows] float32, of x
     scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.gemm.scratch_bytes
 
 
@@ -64,9 +64,10 @@ class QuantizeRecord(OperationRecord):
 
     x: Address  # [rows, width] bfloat16
     out: Address  # [rows, width] uint8
-    scales: Address  # [rows, leaves] float32
-    width: i64  # a leaf has a multiple of 16
-    depth: i64 = 0  # of the tree of leaves
+    scales: Address  # [rows] float32
+    width: i64  # a multiple of 16
+    largest: Address = 0  # [rows] float32: the largest absolute values of x and of what other ranks have of
+    # its rows; 0: x is all
 
 
 @record

@@ -6,16 +6,19 @@
 The inputs of a leaf follow each other, and all leaves have as many. Their number L is a power of two, and
 follows from the shape of the whole weight and from what may be split. So a rank of a group of N, where N
 divides L, sums L / N leaves and their subtree, and the levels above add what the ranks have: the bits of a
-result are the same for any N. A product with one leaf is an ordinary one.
+result are the same for any N. A product with one leaf is an ordinary one. Sums of integers are exact in any
+order, and need no leaves (kernels.cpu.matmul.int8).
 
 Needs neither torch nor numpy.
 """
 
 MOST = 8
-LEAST_INPUTS = 256
-"""Of a leaf: shorter ones cost time."""
+LEAST_INPUTS = 1024
+"""Of a leaf: adding up shorter ones costs more than 3 % of a product (docs/lab-book.md)."""
 MULTIPLE = 32
 """Leaves have a multiple of so many inputs: they end where words of packed weights do."""
+UNDIVIDED = 1 << 62
+"""The multiple where a product is one leaf: its sums are exact in any order, or its inputs are permuted."""
 
 
 def count_leaves(inputs: int, units: int, multiple: int = 1) -> int:

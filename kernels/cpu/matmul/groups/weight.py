@@ -46,6 +46,7 @@ from kernels.cpu.matmul.records import (
 )
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 from kernels.cpu.runtime.grain import row_grain
+from kernels.ops.layers.leaves import UNDIVIDED
 
 SIZES = (32, 64, 128)
 """Sizes of groups that weights are rounded in."""
@@ -115,8 +116,8 @@ class GroupedWords:
 
     @property
     def leaf_multiple(self) -> int:
-        """What the inputs of a leaf are a multiple of: those of a group; of permuted inputs all."""
-        return self.group_size if self.order is None else self.in_features
+        """What the inputs of a leaf are a multiple of: those of a group."""
+        return self.group_size if self.order is None else UNDIVIDED
 
     def pack(self, bias: torch.Tensor | None, levels: int = 1, leaves: int = 1) -> "GroupedWeight":
         """Returns these words with what multiplies with them. bias: [N] or None; levels: of scales, of which

@@ -55,7 +55,7 @@ def products() -> None:
                 tell("e2m1", in_groups(weight, None, e2m1=True).multiply(x, True))
             tell("float32", pack_weight(weight.float(), bias.float()).multiply(x.float()))
             if k % 128 == 0:
-                for form in (pack_weight, compact_weight, quantize_weight, round_to_two_levels):
+                for form in (pack_weight, compact_weight, round_to_two_levels):
                     tell("leaves", form(weight.clone(), bias, leaves=4).multiply(x))
 
 

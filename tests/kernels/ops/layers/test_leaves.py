@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.leaves import LEAST_INPUTS, MOST, count_leaves
+from kernels.ops.layers.leaves import LEAST_INPUTS, MOST, UNDIVIDED, count_leaves
 from tests.kernels.references.matmul import tree_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
@@ -11,21 +11,22 @@ from tests.kernels.tolerances import assert_close, random
 @pytest.mark.parametrize(
     ("inputs", "units", "multiple", "leaves"),
     [
-        (4096, 32, 1, 8),  # heads of 128
+        (4096, 32, 1, 4),  # heads of 128
+        (8192, 64, 1, 8),
         (14336, 14336, 1, 8),
         (11008, 11008, 1, 8),  # leaves of 1376
         (11008, 11008, 128, 2),  # 86 groups
-        (576, 9, 1, 1),  # nine heads
-        (576, 576, 1, 2),  # leaves of 288
-        (1536, 1536, 1, 4),  # leaves of 384, not of 192
-        (1536, 12, 1, 4),
-        (1536, 1536, 256, 2),
-        (8960, 8960, 1, 8),
-        (896, 14, 1, 2),
-        (511, 511, 1, 1),
+        (576, 9, 1, 1),
+        (1536, 1536, 1, 1),  # not leaves of 768
+        (2048, 32, 1, 2),
+        (4864, 4864, 1, 4),  # leaves of 1216
+        (4864, 4864, 128, 2),
+        (3072, 24, 1, 2),
+        (3584, 28, 1, 2),
+        (8192, 9, 1, 1),  # nine heads
         (1 << 20, 1 << 20, 1, 8),
         (4096, 1, 1, 1),
-        (4096, 32, 4096, 1),  # permuted inputs
+        (4096, 32, UNDIVIDED, 1),
     ],
 )
 def test_the_number_of_leaves(inputs: int, units: int, multiple: int, leaves: int):
@@ -33,7 +34,7 @@ def test_the_number_of_leaves(inputs: int, units: int, multiple: int, leaves: in
 
 
 def test_leaves_are_whole_units_of_some_length():
-    for inputs in range(64, 4097, 32):
+    for inputs in range(64, 10241, 32):
         for units in (1, 2, 3, 8, 12, inputs):
             for multiple in (1, 32, 128):
                 leaves = count_leaves(inputs, units, multiple)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pagewire.errors import StartupError
 from tests.worker.ranks import (
     LEAVES,
+    SilentRank,
     ThreadGroup,
     attend_head_by_head,
     load_rank,
@@ -76,3 +78,22 @@ def test_ranks_have_the_bits_of_one(
     (expected,) = on_ranks(1, work, InTurns)
     for size in (2, 4):
         assert on_ranks(size, work, InTurns) == [expected] * size, size
+
+
+def test_a_sum_of_too_few_leaves_is_refused(checkpoint: Callable[..., Path]):
+    """By the layer's name, before any matrix is packed; integers of 8 bits have no leaves."""
+    folder = checkpoint("llama", num_attention_heads=4, head_dim=512, intermediate_size=1024)
+
+    def pack(group: ParallelGroup, quantization: str) -> None:
+        model = load_rank(folder, group, "bfloat16", quantization=quantization)
+        use_cpu_kernels(
+            model, torch.bfloat16, CPU, 16, None, None, lambda *_: None, quantization=quantization
+        )
+
+    expected = r"blocks\.0\.mlp\.down, with 1024 inputs, is a sum of 1 leaf, .* among 2 ranks"
+    for quantization in ("", "int4"):
+        with pytest.raises(StartupError, match=expected):
+            pack(SilentRank(0, 2), quantization)
+    with pytest.raises(StartupError, match="2 leaves, which cannot be divided among 4 ranks"):
+        pack(SilentRank(0, 4), "")
+    pack(SilentRank(1, 4), "int8")

@@ -55,12 +55,16 @@ class ParallelGroup(ABC):
 
     def sum(self, partial: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the float32 tensors of all ranks, on every rank: neighbours are added, then
-        neighbouring sums, until one is left."""
-        assert partial.dtype == torch.float32
+        neighbouring sums, until one is left. Of int32, too, which is exact in any order."""
+        assert partial.dtype in (torch.float32, torch.int32)
         parts = list(self.gather(partial))
         while len(parts) > 1:
             parts = [one + other for one, other in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
+
+    def largest(self, part: torch.Tensor) -> torch.Tensor:
+        """Returns the largest of the values of all ranks at each index, on every rank; NaN where any is."""
+        return torch.stack(list(self.gather(part))).amax(0)
 
     def gather_columns(self, part: torch.Tensor, units: int = 0) -> torch.Tensor:
         """Returns the parts of all ranks side by side along the last dimension, on every rank. units: that
@@ -109,6 +113,9 @@ class Placement:
     """Holds matrices, on a CPU; None: torch allocates them."""
     later: bool = False
     """Matrices stay on torch's meta device until loading knows which of them are needed."""
+    measures_rows: bool = False
+    """Row layers of several ranks keep the largest value of each output with all of its inputs, from which
+    integers of 8 bits follow."""
     capacity: Capacity | None = None
     """Counts the parameters; None: they may be as large as they like."""
 

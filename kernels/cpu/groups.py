@@ -22,6 +22,8 @@ class Group(StrEnum):
     COMPACT = "compact", "matmul.compact.product"
     """Weights in 12 bits, which some instruction sets have."""
     INT8 = "int8", "matmul.gemm_int8"
+    INT8_SUMS = "int8_sums", "matmul.gemm_int8_sums"
+    """Weights of 8 bits on several ranks."""
     GROUPS = "groups", "matmul.groups.product", "matmul.groups.inputs"
     """Weights in groups."""
     TWO_LEVELS = (

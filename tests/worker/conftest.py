@@ -27,6 +27,12 @@ def no_release_of_memory() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def short_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of small models are sums of several leaves."""
+    monkeypatch.setattr("kernels.ops.layers.leaves.LEAST_INPUTS", 256)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """make_checkpoint(family, **overrides), each made once."""

@@ -17,7 +17,6 @@ from pagewire.errors import StartupError
 from tests.checkpoints import ENCODERS as ENCODER_CHECKPOINTS
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from tests.checkpoints import architecture
-from tests.worker.fakes import initialize
 from tests.worker.ranks import (
     LEAVES,
     SilentRank,
@@ -41,7 +40,7 @@ from worker.layers.matrix import GroupedMethod, Matrix
 from worker.layers.mlp import GatedMLP
 from worker.models.base import LanguageModel
 from worker.parallel import ONE_RANK, ParallelGroup, Placement
-from worker.startup.model import load_model
+from worker.startup.checks import check_split
 from worker.weights.checkpoint import Checkpoint
 
 Checkpoints = Callable[..., Path]
@@ -209,6 +208,20 @@ def test_a_sum_is_the_upper_part_of_the_tree():
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_integers_and_largest_values_of_ranks(size: int):
+    """Sums that float32 would round; NaN is the largest."""
+    own = torch.tensor([[2**24, 1, -3]], dtype=torch.int32)
+    high, low = torch.tensor([1.0, torch.nan, -2.0]), torch.full((3,), -3.0)
+
+    def work(group: ParallelGroup) -> tuple[torch.Tensor, torch.Tensor]:
+        return group.sum(own + group.rank), group.largest(high if group.rank == size - 1 else low)
+
+    for total, largest in on_ranks(size, work):
+        assert torch.equal(total, size * own + size * (size - 1) // 2) and total.dtype == torch.int32
+        assert largest[[0, 2]].tolist() == [1.0, -2.0] and largest[1].isnan()
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_partial_sums_are_not_rounded(size: int):
     """In bfloat16: ranks give float32, and the bias is added once, before the only rounding."""
     generator = torch.Generator().manual_seed(2)
@@ -346,10 +359,9 @@ def test_groups_that_ranks_cannot_divide_are_refused_by_name(
     assert "_proj.weight has " + why in raised.value.why
 
 
-def test_rounded_weights_are_refused(checkpoint: Checkpoints):
+def test_weights_that_a_cuda_device_rounds_are_refused(checkpoint: Checkpoints):
     """Their scales would be those of a rank's inputs."""
-    folder = checkpoint("llama")
-    config, command = read_model_config(folder), initialize(folder, quantization="int8")
-    bits, group = OwnBits(""), SilentRank(0, 2)
+    config = read_model_config(checkpoint("llama"))
+    check_split(config, 2, "")
     with pytest.raises(StartupError, match="--quantization int8"):
-        load_model(config, command, CPU, lambda *_: None, lambda each: each, bits, group=group)
+        check_split(config, 2, "int8")

@@ -12,6 +12,7 @@ from kernels.cpu.requirements import why_not
 from pagewire.errors import StartupError
 from worker.layers.base import Layer
 from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.linear import RowLinear
 from worker.layers.matrix import Matrix
 from worker.models.base import LanguageModel
 
@@ -86,6 +87,7 @@ def use_cpu_kernels(
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
+    _check_ranks(model, forms)
     ops = CpuOps(dtype)
     ops.team.set_threads(torch.get_num_threads())
     ops.team.recovers_stragglers = not pinned  # threads keep their cores
@@ -128,6 +130,20 @@ def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str
                 f"{name} has {inputs} inputs, and a group has {forms.group_size}",
                 "use --quantization int8",
             )
+
+
+def _check_ranks(model: LanguageModel, forms: WeightForms) -> None:
+    """Raises StartupError where ranks share a sum that has too few leaves (kernels.ops.layers.leaves)."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, RowLinear) or layer.most_ranks(forms) >= layer.group.size:
+            continue
+        leaves, size = layer.most_ranks(forms), layer.group.size
+        raise StartupError(
+            "cannot split the model",
+            f"a product of {name}, with {layer.in_features} inputs, is a sum of {leaves} "
+            f"{'leaf' if leaves == 1 else 'leaves'}, which cannot be divided among {size} ranks",
+            "leave --tensor-parallel-size out" if leaves == 1 else f"use --tensor-parallel-size {leaves}",
+        )
 
 
 def packed_layers(model: LanguageModel) -> list[Layer]:

@@ -47,6 +47,8 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[Group]:
         groups.add(Group.EIGHT_BITS)
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
         groups |= {Group.BFLOAT16, Group.INT8}
+        if initialize.quantization == "int8" and initialize.tensor_parallel_size > 1:
+            groups.add(Group.INT8_SUMS)
     try:
         config = read_config(Path(initialize.model_path), initialize.config_overrides)
         sections = [config, config.object("text_config")]

@@ -46,6 +46,8 @@ class Weight:
     part: tuple[slice, ...] = ()  # what of it goes there: a prefix of its dimensions
     transposed: bool = False  # stored as [in, out]
     order: tuple[int, ...] = ()  # the target's rows are these rows of the part, all or some; empty: all
+    largest: torch.Tensor | None = None  # [out] float32: gets the largest absolute values of outputs with all
+    # inputs, of which the part has some; None: they are not needed
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
     column   y = x @ W.T       each rank holds some rows of W: y is split, x is whole
     row      y = x @ W.T       each rank holds some columns of W: x is split, and the ranks' partial sums,
-                               float32, are added before the bias (ParallelGroup.sum)
+                               float32, are added before the bias (ParallelGroup.sum), in an order that
+                               does not depend on their number (kernels.ops.layers.leaves)
     qkv      a column layer whose parts are split by heads
 
 Several projections of one input are fused into one weight, so that they are one matrix product. The
@@ -10,14 +11,14 @@ checkpoint may hold them separately (q_proj, k_proj, v_proj) or fused (GPT-2's c
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
 
-from kernels.api import InputBatch
+from kernels.api import InputBatch, WeightForms, count_leaves
 from worker.layers.base import Weight
-from worker.layers.matrix import AdaptedMatrix, Matrix
+from worker.layers.matrix import AdaptedMatrix, Matrix, PlainMethod, ShareMethod
 from worker.parallel import Placement
 
 
@@ -132,25 +133,60 @@ class RowLinear(Matrix):
     takes_adapters = True
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool, place: Placement, transposed: bool = False
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool,
+        place: Placement,
+        transposed: bool = False,
+        units: int | None = None,
     ) -> None:
-        """transposed: the checkpoint stores the weight as [in, out]."""
+        """transposed: the checkpoint stores the weight as [in, out]. units: the number of parts of the
+        inputs that are never split, such as heads; None: each input is one."""
         weight = place.empty(out_features, place.group.split(in_features))
         is_whole = place.group.size == 1
         super().__init__(weight, place.empty(out_features) if bias else None, adds_bias=is_whole)
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
+        self._units = in_features if units is None else units
+        self._largest = torch.zeros(out_features) if place.measures_rows and not is_whole else None
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
         """Of all inputs, also where this rank's weight has some of them."""
         return (AdaptedMatrix(self.in_features, (self.out_features,)),)
 
+    def leaves(self, multiple: int) -> int:
+        return max(1, self._all_leaves(multiple) // self.group.size)
+
+    def _all_leaves(self, multiple: int) -> int:
+        """Returns of how many leaves the products of one rank are the sum."""
+        return count_leaves(self.in_features, self._units, multiple)
+
+    def most_ranks(self, forms: WeightForms) -> int:
+        """Returns among how many ranks the leaves of a product can be divided."""
+        if self._is_exact(forms):
+            return self.group.size
+        return self._all_leaves(self.method.leaf_multiple(forms))
+
+    def _is_exact(self, forms: WeightForms) -> bool:
+        """Whether the matrix becomes integers whose sums are exact in any order."""
+        return forms.share is not None and isinstance(self.method, PlainMethod)
+
+    def pack(self, forms: WeightForms) -> None:
+        if self._largest is None or forms.share is None:
+            super().pack(forms)
+        else:
+            self.method = ShareMethod(forms.share(self.weight, largest=self._largest))
+
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""
         if self.group.size == 1:
             return self.adapted(self.product(x), x, batch)
-        y = self.group.sum(self.product(x, wide=True))
+        if isinstance(self.method, ShareMethod):
+            y = self.method.add_over_ranks(x, self.group)
+        else:
+            y = self.group.sum(self.product(x, wide=True))
         y = (y if self.bias is None else y + self.bias.float()).to(x.dtype)
         if self.number is None or batch.adapters is None:
             return y
@@ -164,6 +200,7 @@ class RowLinear(Matrix):
             shape, part = (self.in_features, self.out_features), (local, slice(None))
         else:
             shape, part = (self.out_features, self.in_features), (slice(None), local)
-        yield Weight(f"{name}.weight", shape, self.weight, part, self.transposed)
+        weight = Weight(f"{name}.weight", shape, self.weight, part, self.transposed)
+        yield replace(weight, largest=self._largest)
         if self.bias is not None:
             yield Weight(f"{name}.bias", (self.out_features,), self.bias)

@@ -77,8 +77,8 @@ def refuse_second_quantization(quantization: str, path: Path) -> None:
 
 
 def check_split(config: ModelConfig, size: int, quantization: str) -> None:
-    """Raises StartupError where a model cannot be computed by so many ranks with the bits of one.
-    quantization: as in Initialize."""
+    """Raises StartupError where a model cannot be computed by so many ranks with the bits of one, whatever
+    becomes of its weights (worker.cpu.kernel_selection). quantization: of a CUDA device, as in Initialize."""
     if size == 1:
         return
     if not isinstance(config, DecoderConfig):

@@ -78,7 +78,7 @@ def load_model(
         report("weights", fraction)
 
     progress(0.0)
-    check_split(config, group.size, initialize.quantization)
+    check_split(config, group.size, initialize.quantization if device.type != "cpu" else "")
     if isinstance(config, ForeignConfig):
         return config.load(
             initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
@@ -90,7 +90,13 @@ def load_model(
         wanted = _choose_dtype(initialize.dtype, _stored_dtype(config, checkpoint))
         held = bits.choose_dtype(checkpoint, wanted)
         place = Placement(
-            held or choose(wanted), device, group, arena=arena, later=held is not None, capacity=capacity
+            held or choose(wanted),
+            device,
+            group,
+            arena=arena,
+            later=held is not None,
+            measures_rows=initialize.quantization == "int8",
+            capacity=capacity,
         )
         with fitting(WHAT, "a model as large as config.json says cannot be made", _REMEDY):
             model = family.build(config, place)

@@ -18,7 +18,7 @@ from pagewire.errors import StartupError
 from worker.layers.base import Weight
 from worker.layers.matrix import GroupedMethod, LowBitMethod, MatrixOwner, WeightSlot
 from worker.parallel import Placement
-from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, read_finite
+from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, read_outputs
 from worker.weights.source import TensorSource
 from worker.weights.stored_forms import HeldForm, StoredRows, rows_to_round, stored_inputs, stored_rows
 
@@ -39,7 +39,7 @@ class _HeldRows:
             first = self.rows.first + begin
             wanted = places >= 0
             if self.form.read is None:
-                values = _read_outputs(checkpoint, weight, name, slice(first, first + len(places)))
+                values = read_outputs(checkpoint, weight, name, slice(first, first + len(places)))
                 self.round(places[wanted], values[wanted])
             else:
                 codes, scales, zeros = self.form.read(first, first + len(places))
@@ -56,13 +56,6 @@ class _HeldRows:
         """Writes rows [R, K] of floats."""
         assert isinstance(self.weight, LowBitWeight)
         self.weight.put_rounded(places, values)
-
-
-def _read_outputs(checkpoint: TensorSource, weight: Weight, name: str, rows: slice) -> torch.Tensor:
-    """Reads some outputs with all inputs, [R, K], also of a tensor [in, out]."""
-    if not weight.transposed:
-        return read_finite(checkpoint, name, (rows, *weight.part[1:]))
-    return read_finite(checkpoint, name, (weight.part[0] if weight.part else slice(None), rows)).t()
 
 
 class HeldBits(ABC):

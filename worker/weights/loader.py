@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Event
@@ -172,6 +173,9 @@ def one_thread_each() -> Iterator[None]:
 def fill_target(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
     """Fills a target, a few rows at a time, so that what a tensor is unpacked to is never held whole. Yields
     the bytes of each piece."""
+    if weight.largest is not None:
+        yield from _fill_measured(checkpoint, weight, name)
+        return
     target = weight.target.t() if weight.transposed else weight.target
     first, *rest = weight.part or (slice(None),)
     begin, end, _ = first.indices(weight.shape[0])
@@ -187,6 +191,26 @@ def fill_target(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator
             wanted = places[piece] >= 0
             target[places[piece][wanted]] = tensor[wanted].to(target.dtype)
         yield tensor.numel() * target.itemsize
+
+
+def _fill_measured(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
+    """Fills a target [out, in of a rank], and the largest value of each output with all of its inputs."""
+    assert weight.largest is not None
+    outputs, held = weight.shape[weight.transposed], weight.part[not weight.transposed]
+    step = max(1, PIECE_VALUES * outputs // math.prod(weight.shape))
+    for first in range(0, outputs, step):
+        rows = slice(first, min(first + step, outputs))
+        values = read_outputs(checkpoint, replace(weight, part=()), name, rows).to(weight.target.dtype)
+        weight.largest[rows] = values.abs().amax(1).float()
+        weight.target[rows] = values[:, held]
+        yield weight.target[rows].nbytes
+
+
+def read_outputs(checkpoint: TensorSource, weight: Weight, name: str, rows: slice) -> torch.Tensor:
+    """Reads some outputs with all inputs of the part, [R, K], also of a tensor [in, out]."""
+    if not weight.transposed:
+        return read_finite(checkpoint, name, (rows, *weight.part[1:]))
+    return read_finite(checkpoint, name, (weight.part[0] if weight.part else slice(None), rows)).t()
 
 
 def _is_large_piece(checkpoint: TensorSource, weight: Weight, name: str) -> bool:
@@ -249,6 +273,9 @@ def fill_dummy(
         tensor = torch.randn(weight.shape, generator=generator, device=where) * DUMMY_STD
         if len(weight.shape) == 1 and weight.name.endswith(".weight"):
             tensor += 1
+        if weight.largest is not None:
+            outputs = tensor.t() if weight.transposed else tensor
+            weight.largest.copy_(outputs.to(weight.target.dtype).abs().amax(1))
         tensor = tensor[weight.part or ...]
         if weight.order and len(weight.order) < len(tensor):
             tensor = tensor[list(weight.order)]

@@ -19,14 +19,17 @@ LEAST = 1e-30
 """A row of nothing larger is a row of zeros."""
 
 
-def _quantize(x: int, out: int, scale: int, vectors: int) -> None:
-    """One row. The scale of a row with a NaN or an infinite value is a NaN."""
+def _quantize(x: int, out: int, scale: int, vectors: int, whole: int) -> None:
+    """One row. The scale of a row with a NaN or an infinite value is a NaN. whole: address of the largest
+    value of the row of which x is a part; 0: x is all."""
     by_lane, broken = f32x16(0.0), f32x16(0.0)
     for v in range(vectors):
         values = load_bf16(x + 32 * v)
         by_lane = larger(abs(values), by_lane)
         broken += values * 0.0
     largest = largest_lane(by_lane)
+    if whole != 0:
+        largest = read_f32(whole)
     write_f32(scale, float32(float32(largest / float32(127.0)) + sum_in_order(broken)))
     factor = float32(0.0)
     if largest > float32(LEAST):
@@ -42,7 +45,8 @@ def quantize_rows(record: QuantizeRecord, first: int, count: int, thread: int) -
     width = record.width
     for row in range(first, first + count):
         x, out = record.x + 2 * width * row, record.out + width * row
-        _quantize(x, out, record.scales + 4 * row, width // 16)
+        whole = record.largest + 4 * row if record.largest != 0 else 0
+        _quantize(x, out, record.scales + 4 * row, width // 16, whole)
 
 
 def _signed(byte: int) -> int:

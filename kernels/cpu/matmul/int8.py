@@ -10,6 +10,10 @@ this correction. Sums are whole numbers below 2^31 and exact: no order of summat
 y is bitwise the same whatever the other rows are. What is lost is lost in rounding p and q; see
 docs/lab-book.md.
 
+So ranks that have some of the inputs each need no tree of leaves (kernels.ops.layers.leaves): with v of whole
+rows of the weight, and u of whole rows of x, a rank multiplies its integers, and the int32 sums of all ranks
+are added before anything is scaled. float32 would not hold them: from 1,041 inputs on, sums may reach 2^24.
+
 Weights are packed as kernels.cpu.matmul.packed packs them, four of k in a word instead of two:
 
     words[n // 48, k // 4, n % 48] = p[n, k .. k + 3]
@@ -18,6 +22,7 @@ K is padded with zeros to a multiple of 16, N to one of 48. Bytes moved: N * K o
 bfloat16.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +43,8 @@ class QuantizedWeight(PackedTable):
     (both the bits of float32) and corrections. Terms are the scales of x, [M, 1] float32."""
 
     quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.gemm_int8.quantize_rows
+    sums: Operation[LinearRecord] | None = None
+    """Of some of the inputs: kernels.cpu.matmul.gemm_int8_sums.linear_int8_sums."""
     terms_field = LinearRecord.offset("scales")
 
     @property
@@ -47,13 +54,45 @@ class QuantizedWeight(PackedTable):
     def prepare(
         self, x: torch.Tensor, allocate: Allocate, put: Put
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._integers(x, allocate, put, 0)
+
+    def _integers(
+        self, x: torch.Tensor, allocate: Allocate, put: Put, largest: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """largest: as in QuantizeRecord."""
         width = self.input_width
         integers, scales = allocate(width, torch.uint8), allocate(1, torch.float32)
         record = QuantizeRecord(
-            x=x.data_ptr(), out=integers.data_ptr(), scales=scales.data_ptr(), width=width
+            x=x.data_ptr(),
+            out=integers.data_ptr(),
+            scales=scales.data_ptr(),
+            width=width,
+            largest=largest,
         )
         put(self.quantize, record, row_grain(width))
         return integers, scales
+
+    def add_over_ranks(
+        self,
+        x: torch.Tensor,
+        largest: Callable[[torch.Tensor], torch.Tensor],
+        add: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """[T, K] of this rank -> [T, N] float32 of the inputs of all ranks, without a bias: the bits that one
+        rank has. largest, add: return the largest values and the sums of all ranks' tensors of one shape."""
+        assert self.sums is not None
+        of_rows = largest(x.abs().amax(1).float())
+        padded, allocate, run = self.on_rows(x)
+        integers, terms = self._integers(padded, allocate, run, of_rows.data_ptr())
+        out = allocate(self.out_features, torch.int32)
+        run(self.sums, self.record(integers, out, terms), 0)
+        scales = torch.where(of_rows.isfinite(), of_rows / 127, torch.nan)
+        return add(out).float() * self._scales * scales[:, None]
+
+    @property
+    def _scales(self) -> torch.Tensor:
+        """Those of the outputs, [N] float32."""
+        return self.params[:, 1].flatten()[: self.out_features].view(torch.float32)
 
     def rows_record(self, indexes: int, out: int) -> QuantizedRowsRecord:
         return QuantizedRowsRecord(
@@ -66,19 +105,27 @@ class QuantizedWeight(PackedTable):
         )
 
 
-def quantize_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[..., K] -> integers [..., K] int32 and scales [...] float32, as in the formula; halves go to even."""
+def quantize_reference(
+    x: torch.Tensor, largest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[..., K] -> integers [..., K] int32 and scales [...] float32, as in the formula; halves go to even.
+    largest: [...] float32, the largest absolute values of the rows of which x is a part; None: x is all."""
     wide = x.float()
-    largest = wide.abs().amax(-1)
+    largest = wide.abs().amax(-1) if largest is None else largest
     inverse = torch.where(largest > 1e-30, torch.full_like(largest, 127) / largest, 0.0)
     return (wide * inverse[..., None]).round().int(), largest / 127
 
 
 def quantize_weight(
-    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    arena: Arena | None = None,
+    leaves: int = 1,
+    largest: torch.Tensor | None = None,
 ) -> QuantizedWeight:
-    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None.
-    arena: of the model.
+    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. arena: of
+    the model; leaves: 1; largest: [N] float32, the largest absolute values of whole rows, where the weight
+    has a rank's part of them; None: it has whole rows.
 
     Memory: the result, and a block of the weight in float32.
     """
@@ -91,6 +138,10 @@ def quantize_weight(
     )
     from kernels.cpu.runtime.work_split import COLUMNS
 
+    assert leaves == 1
+    sums = None
+    if largest is not None:
+        from kernels.cpu.matmul.gemm_int8_sums import linear_int8_sums as sums  # compiles, the first time
     out_features, in_features = weight.shape
     blocks, padded = -(-out_features // COLUMNS), -(-in_features // PAD) * PAD
     words = (arena or Arena()).zeros((blocks, padded // 4, COLUMNS), torch.int32)
@@ -98,7 +149,7 @@ def quantize_weight(
     corrections = torch.zeros(blocks * COLUMNS, dtype=torch.int32)
     for block in range(blocks):
         rows = slice(block * COLUMNS, min(out_features, (block + 1) * COLUMNS))
-        integers, scales[rows] = quantize_reference(weight[rows])
+        integers, scales[rows] = quantize_reference(weight[rows], None if largest is None else largest[rows])
         corrections[rows] = 128 * integers.sum(-1, dtype=torch.int32)
         bytes_ = F.pad(integers, (0, padded - in_features)).to(torch.int8).contiguous()
         words[block, :, : len(integers)] = bytes_.view(torch.int32).t()
@@ -111,5 +162,6 @@ def quantize_weight(
         product=linear_int8,
         gather=quantized_rows,
         quantize=quantize_rows,
+        sums=sums,
         scratch_bytes=scratch_bytes(words.shape[1]),
     )

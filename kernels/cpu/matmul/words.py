@@ -12,7 +12,7 @@ from typing import Any
 
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.compiler.vectors import f32x16, i32x8, i32x16
-from kernels.cpu.isa.lanes import interleaved
+from kernels.cpu.isa.lanes import as_f32, interleaved
 from kernels.cpu.isa.narrow_words import load_halves, load_halves_x8
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import (
@@ -35,7 +35,7 @@ from kernels.cpu.isa.simd import (
     to_f32,
     whole_words,
 )
-from kernels.cpu.isa.vectors import LANES
+from kernels.cpu.isa.vectors import LANES, read_f32
 from kernels.cpu.runtime.work_split import ROWS
 
 
@@ -60,12 +60,20 @@ class Words:
     """Whether weights() and add() take vectors of 8 words, too."""
     load_eight: Callable[[int], i32x8] = load_i32x8
     """(address): 8 words of weights."""
+    keeps_sums: bool = False
+    """Whether results are sums of integers as they are, without scales and bias."""
+
+    @property
+    def params_bytes(self) -> int:
+        """Bytes of the params of 16 columns: biases, of integers scales and corrections too."""
+        return 192 if self.integers else 64
 
 
 FLOATS = Words(1, False, whole_words, add_floats, whole_words, has_eights=True)
 HALVES = Words(1, False, whole_words, add_floats, whole_words, load_halves, 2, True, load_halves_x8)
 PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, pair_inputs, has_eights=PAIR_PARTS > 1)
 QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, quad_inputs)
+QUAD_SUMS = Words(QUAD_PARTS, True, quad_weights, add_quads, quad_inputs, keeps_sums=True)
 PAIR_BYTES = 4 * PAIR_PARTS
 
 
@@ -94,9 +102,15 @@ def split_bytes(words: int) -> int:
     return 4 * parts * (words * ROWS + LANES) if parts > 1 else 0
 
 
-def dequantized(total: i32x16, params: int, scale: float) -> f32x16:
-    """(sum - correction) * scale of the column * scale of the row."""
-    return to_f32(total - load_i32(params + 128)) * load_f32(params + 64) * scale
+def dequantized(kind: Static[Words], total: i32x16, params: int, scale: int) -> f32x16:
+    """(sum - correction) * scale of the column * scale of the row + bias, or the bits of sum - correction.
+    params: address of those of 16 columns; scale: of the row's."""
+    if kind.keeps_sums:
+        result = as_f32(total - load_i32(params + 128))
+    else:
+        scaled = to_f32(total - load_i32(params + 128)) * load_f32(params + 64) * read_f32(scale)
+        result = scaled + load_f32(params)
+    return result
 
 
 def store_columns(out: int, out_bytes: int, x: f32x16, columns: int) -> None:

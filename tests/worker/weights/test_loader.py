@@ -18,12 +18,15 @@ from tests.patience import PATIENCE_S
 from tests.worker.fakes import Driver, initialize
 from tests.worker.ranks import SilentRank
 from worker.cpu.kernel_selection import compute_dtype
+from worker.cpu.weights import CPU, OwnBits
 from worker.families.registry import read_model_config
+from worker.layers.linear import RowLinear
 from worker.load import load
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
-from worker.parallel import Placement
+from worker.parallel import ONE_RANK, Placement
 from worker.platforms.cpu import CpuPlatform
+from worker.startup.model import load_model
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
 from worker.weights.loader import check_finite, load_weights, weight_table
 
@@ -427,3 +430,26 @@ def test_one_bad_tensor_among_many_shards_ends_loading(llama: Path):
     save_file(tensors, path)
     with pytest.raises(StartupError, match="holds infinity"):
         load(initialize(llama), CpuPlatform(WorkerConfig(threads=1)))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_ranks_know_the_largest_value_of_whole_rows(family: str, load_format: str, checkpoint: Checkpoints):
+    """Of row layers, from which integers of 8 bits follow: stored as [out, in] and as [in, out]."""
+    command = initialize(
+        checkpoint(family), dtype="bfloat16", quantization="int8", load_format=load_format, seed=3
+    )
+    config = read_model_config(Path(command.model_path))
+    whole, *ranks = (
+        load_model(config, command, CPU, lambda *_: None, lambda each: each, OwnBits("int8"), group=group)[0]
+        for group in (ONE_RANK, SilentRank(0, 2), SilentRank(1, 2))
+    )
+    rows = [(name, layer) for name, layer in whole.named_modules() if isinstance(layer, RowLinear)]
+    assert rows
+    for name, layer in rows:
+        shares = [model.get_submodule(name) for model in ranks]
+        assert torch.equal(torch.cat([share.weight for share in shares], 1), layer.weight)
+        largest = [next(each.largest for each in share.weights("x")) for share in shares]
+        for each in largest:
+            assert each is not None and torch.equal(each, layer.weight.abs().amax(1).float())
+        assert next(layer.weights("x")).largest is None

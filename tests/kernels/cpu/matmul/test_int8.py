@@ -86,3 +86,52 @@ def test_a_broken_row_stays_broken(value: float):
     result = packed.multiply(x, wide=True)
     assert bool(result[1].isnan().all())
     assert torch.equal(result[[0, 2]], expected[[0, 2]])
+
+
+def ranks_of(x: torch.Tensor, weight: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """What each of so many ranks makes of its inputs and those of the others."""
+    largest = weight.abs().amax(1).float()
+    of_rows = x.abs().amax(1).float()
+    xs, weights = (
+        x.chunk(size, 1),
+        [quantize_weight(part, None, largest=largest) for part in weight.chunk(size, 1)],
+    )
+    sums: list[torch.Tensor] = []
+    for part, packed in zip(xs, weights, strict=True):
+        packed.add_over_ranks(part, lambda _: of_rows, lambda own: sums.append(own.clone()) or own)
+    total = torch.stack(sums).sum(0, dtype=torch.int32)
+    assert all(each.dtype == torch.int32 for each in sums)
+    return [
+        packed.add_over_ranks(part, lambda _: of_rows, lambda _: total)
+        for part, packed in zip(xs, weights, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 9, 33])
+@pytest.mark.parametrize(("in_features", "out_features"), [(576, 50), (40, 97), (4096, 48)])
+def test_ranks_have_the_bits_of_one(in_features: int, out_features: int, tokens: int):
+    """Also where inputs of a rank are no multiple of 16, and where a rank's own values are small."""
+    x, weight, _ = inputs(tokens, in_features, out_features)
+    x[0, : in_features // 2] *= 1e-6
+    weight[1, in_features // 4 :] *= 1e-4
+    expected = quantize_weight(weight, None).multiply(x, wide=True)
+    for size in (2, 4):
+        assert all(torch.equal(each, expected) for each in ranks_of(x, weight, size))
+
+
+def test_sums_of_ranks_may_be_beyond_float32():
+    """Sums of 127 * 127 for 4,096 inputs are above 2^24: as float32 those of ranks would be rounded."""
+    x, weight = torch.ones(3, 4096, dtype=BF16), torch.ones(16, 4096, dtype=BF16)
+    weight[:, 1] = 3 / 127
+    expected = quantize_weight(weight, None).multiply(x, wide=True)
+    for each in ranks_of(x, weight, 2):
+        assert torch.equal(each, expected)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_row_that_is_broken_on_one_rank_is_on_all(value: float):
+    x, weight, _ = inputs(3, 64, 20)
+    x[1, 40] = value
+    expected = quantize_weight(weight, None).multiply(x, wide=True)
+    for each in ranks_of(x, weight, 2):
+        assert each[1].isnan().all() and torch.equal(each[::2], expected[::2])

@@ -53,8 +53,11 @@ def test_pairs_of_bfloat16(rows: int, dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 11, 29])
-def test_integers(rows: int):
+@pytest.mark.parametrize("keeps_sums", [False, True])
+def test_integers(rows: int, keeps_sums: bool):
+    """Scaled, and as the sums that ranks add."""
     from kernels.cpu.matmul.gemm_int8 import linear_int8
+    from kernels.cpu.matmul.gemm_int8_sums import linear_int8_sums
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (rows, 4 * WORDS), generator=generator, dtype=torch.uint8)
@@ -63,8 +66,9 @@ def test_integers(rows: int):
     params[:, 2] = torch.randint(-9999, 9999, (STRIPS, 16), generator=generator).int().view(torch.float32)
     scales = random(rows, dtype=torch.float32, seed=2)
     fields = {"x": x.data_ptr(), "weight": weight.data_ptr(), "params": params.data_ptr()}
-    compiled, python = results(linear_int8, rows, torch.float32, fields | {"scales": scales.data_ptr()})
-    assert torch.equal(compiled, python) and compiled.all()
+    operation = linear_int8_sums if keeps_sums else linear_int8
+    compiled, python = results(operation, rows, torch.float32, fields | {"scales": scales.data_ptr()})
+    assert torch.equal(compiled.view(torch.int32), python.view(torch.int32)) and compiled.all()
 
 
 def test_rows_are_quantized():

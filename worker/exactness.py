@@ -27,6 +27,8 @@ class Exactness:
         facts.arithmetic, facts.exactness_caveat = self.arithmetic, self.caveat
 
 
+TREE = "tree"
+"""Says that products whose inputs ranks may split add their leaves as a tree (kernels.ops.layers.leaves)."""
 TORCH = Exactness("torch", "torch computes, which sums in another order for another number of rows")
 
 
@@ -47,6 +49,7 @@ def on_cpu(instruction_set: str | None, has_attention: bool) -> Exactness:
     """
     if instruction_set is None:
         return TORCH
+    arithmetic = f"{instruction_set}, {TREE}"
     if not has_attention:
-        return Exactness(f"{instruction_set}, attention by torch")  # each query in a call of its own
-    return Exactness(instruction_set)
+        return Exactness(f"{arithmetic}, attention by torch")  # each query in a call of its own
+    return Exactness(arithmetic)

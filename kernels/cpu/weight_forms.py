@@ -7,30 +7,45 @@
 With plain_head the head is held as if nothing were quantized. An embedding that only looks up always is.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
-from kernels.cpu.matmul.groups.weight import round_to_two_levels
+from kernels.cpu.matmul.groups.weight import SIZES, round_to_two_levels
 from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
 from kernels.cpu.matmul.packed import narrow_weight
 from kernels.cpu.matmul.records import PART
 from kernels.cpu.runtime.arena import Arena
 
-Pack = Callable[[torch.Tensor, torch.Tensor | None], PackedMatrix]
-"""From a weight [N, K] and a bias [N] or None."""
-PackTable = Callable[[torch.Tensor, torch.Tensor | None], PackedTable]
+
+class Pack(Protocol):
+    """Makes a form of a weight [N, K] with its bias [N] or None, as a sum of so many leaves
+    (kernels.ops.layers.leaves)."""
+
+    def __call__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, *, leaves: int = 1
+    ) -> PackedMatrix: ...
 
 
-def exact_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedTable:
+class PackTable(Protocol):
+    """The same, of a weight whose rows can be looked up."""
+
+    def __call__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, *, leaves: int = 1
+    ) -> PackedTable: ...
+
+
+def exact_weight(
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None, leaves: int = 1
+) -> PackedTable:
     """In fewer bits where that loses nothing. weight: [N, K] bfloat16 or float32; bias: [N] or None. arena:
     of the model."""
     narrow = narrow_weight if weight.dtype == torch.float32 else compact_weight
-    return narrow(weight, bias, arena)
+    return narrow(weight, bias, arena, leaves)
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,9 @@ class WeightForms:
     exact: PackTable
     """Of matrices that are never rounded."""
     group_size: int = 1  # a matrix needs as many inputs
+    leaf_multiple: int = 1
+    """Leaves of a matrix have a multiple of so many inputs: those of the largest group, so that each leaf is
+    divided alike on any rank."""
 
     @staticmethod
     def of(quantization: str, plain_head: bool = False, arena: Arena | None = None) -> "WeightForms":
@@ -49,5 +67,5 @@ class WeightForms:
         exact, in_8_bits = partial(exact_weight, arena=arena), partial(quantize_weight, arena=arena)
         head: PackTable = in_8_bits if quantization and not plain_head else exact
         if quantization == "int4":
-            return WeightForms(partial(round_to_two_levels, arena=arena), head, exact, PART)
+            return WeightForms(partial(round_to_two_levels, arena=arena), head, exact, PART, max(SIZES))
         return WeightForms(in_8_bits if quantization == "int8" else exact, head, exact)

@@ -70,15 +70,17 @@ class SilentRank(ParallelGroup):
         raise AssertionError("it does not compute")
 
 
-def on_ranks(size: int, work: Callable[[ParallelGroup], Result]) -> list[Result]:
-    """Returns what each rank of a group makes. Raises what the first one raises."""
+def on_ranks(
+    size: int, work: Callable[[ParallelGroup], Result], kind: type[ThreadGroup] = ThreadGroup
+) -> list[Result]:
+    """Returns what each rank of a group makes. Raises what the first one raises. kind: of group."""
     if size == 1:
         return [work(ONE_RANK)]
     exchange, results, errors = Exchange(size), dict[int, Result](), list[BaseException]()
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(ThreadGroup(rank, size, exchange=exchange))
+            results[rank] = work(kind(rank, size, exchange=exchange))
         except BaseException as error:
             if not isinstance(error, threading.BrokenBarrierError):
                 errors.append(error)
@@ -131,6 +133,11 @@ def _attend(
     return (weights[..., None] * values[..., None, :, :]).cumsum(-2)[..., -1, :]
 
 
+def attend_head_by_head(patch: pytest.MonkeyPatch) -> None:
+    """Attention by torch: a head's bits do not depend on how many there are."""
+    patch.setattr("kernels.ops.attention.paged_attention._attend", _attend)
+
+
 def _in_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A function of each value whose bits do not depend on the value's place: torch computes what does not
     fill a vector by another formula."""
@@ -159,7 +166,7 @@ def multiply_by_ranges(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(PlainMethod, "product", plain)
     patch.setattr(RowLinear, "product", by_ranges)
-    patch.setattr("kernels.ops.attention.paged_attention._attend", _attend)
+    attend_head_by_head(patch)
     patch.setattr("torch.nn.functional.linear", chain)  # of adapters
     for name in ("exp", "sigmoid", "tanh"):
         patch.setattr(torch, name, _in_whole_vectors(getattr(torch, name)))
@@ -196,7 +203,7 @@ def run_model(
 ) -> list[torch.Tensor]:
     """What each step gives: of the prompts, then of the most probable tokens. Logits, or of a model without
     a head, hidden states of one step. adapter: of all tokens."""
-    dtype = next(iter(model.embedding.parameters())).dtype
+    dtype = next(model.parameters()).dtype
     layout = CacheLayout(BLOCK_SIZE, BLOCKS * len(PROMPTS), dtype, CPU)
     cache = KVCache(model.kv_cache_specs(), layout)
     specs = model.state_specs()

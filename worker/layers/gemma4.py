@@ -99,7 +99,7 @@ class PerLayerInputs(Layer):
         super().__init__()
         vocab_size, self.num_layers, self.width = sizes
         self.table = StoredTensor((vocab_size, self.num_layers * self.width), place)
-        self.projection = RowLinear(hidden_size, self.num_layers * self.width, False, place.whole)
+        self.projection = RowLinear(hidden_size, self.num_layers * self.width, False, place.whole, units=1)
         self.norm = RMSNorm(self.width, norm_eps, place)
         self._table_scale = torch.tensor(self.width**0.5, dtype=place.dtype).item()
         self._projection_scale = hidden_size**-0.5

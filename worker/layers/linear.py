@@ -2,7 +2,8 @@
 
     column   y = x @ W.T       each rank holds some rows of W: y is split, x is whole
     row      y = x @ W.T       each rank holds some columns of W: x is split, and the ranks' partial sums,
-                               float32, are added before the bias (ParallelGroup.sum)
+                               float32, are added before the bias (ParallelGroup.sum), in an order that
+                               does not depend on their number (kernels.ops.layers.leaves)
     qkv      a column layer whose parts are split by heads
 
 Several projections of one input are fused into one weight, so that they are one matrix product. The
@@ -15,7 +16,7 @@ from itertools import islice
 
 import torch
 
-from kernels.api import InputBatch
+from kernels.api import InputBatch, count_leaves
 from worker.layers.base import Weight
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement
@@ -132,19 +133,30 @@ class RowLinear(Matrix):
     takes_adapters = True
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool, place: Placement, transposed: bool = False
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool,
+        place: Placement,
+        transposed: bool = False,
+        units: int | None = None,
     ) -> None:
-        """transposed: the checkpoint stores the weight as [in, out]."""
+        """transposed: the checkpoint stores the weight as [in, out]. units: the number of parts of the
+        inputs that are never split, such as heads; None: each input is one."""
         weight = place.empty(out_features, place.group.split(in_features))
         is_whole = place.group.size == 1
         super().__init__(weight, place.empty(out_features) if bias else None, adds_bias=is_whole)
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
+        self._units = in_features if units is None else units
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
         """Of all inputs, also where this rank's weight has some of them."""
         return (AdaptedMatrix(self.in_features, (self.out_features,)),)
+
+    def leaves(self, multiple: int) -> int:
+        return max(1, count_leaves(self.in_features, self._units, multiple) // self.group.size)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""

@@ -39,9 +39,14 @@ class LinearMethod(torch.nn.Module, ABC):
         super().__init__()
         self.weight = weight
 
-    def pack(self, form: Pack, bias: torch.Tensor | None) -> "LinearMethod":
+    def leaf_multiple(self, forms: WeightForms) -> int:
+        """Returns of how many inputs the leaves of the packed matrix have a multiple
+        (kernels.ops.layers.leaves). forms: of parameters."""
+        return forms.leaf_multiple
+
+    def pack(self, form: Pack, bias: torch.Tensor | None, leaves: int = 1) -> "LinearMethod":
         """Returns the method for a CPU's kernels, once all rows are filled. form: of a parameter. bias: [N]
-        or None."""
+        or None. leaves: of which a product is the sum."""
         raise TypeError(f"{type(self).__name__} has its last form")
 
     def expert(self, index: int) -> "LinearMethod":
@@ -58,8 +63,8 @@ class PlainMethod(LinearMethod):
 
     weight: torch.Tensor
 
-    def pack(self, form: Pack, bias: torch.Tensor | None) -> LinearMethod:
-        return PackedMethod(form(self.weight, bias))
+    def pack(self, form: Pack, bias: torch.Tensor | None, leaves: int = 1) -> LinearMethod:
+        return PackedMethod(form(self.weight, bias, leaves=leaves))
 
     def expert(self, index: int) -> LinearMethod:
         return PlainMethod(self.weight[index])
@@ -73,8 +78,11 @@ class GroupedMethod(LinearMethod):
 
     weight: GroupedWords
 
-    def pack(self, form: Pack, bias: torch.Tensor | None) -> LinearMethod:
-        return PackedMethod(self.weight.pack(bias))
+    def leaf_multiple(self, forms: WeightForms) -> int:
+        return self.weight.leaf_multiple
+
+    def pack(self, form: Pack, bias: torch.Tensor | None, leaves: int = 1) -> LinearMethod:
+        return PackedMethod(self.weight.pack(bias, leaves=leaves))
 
     def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
         raise RuntimeError("weights of 4 bits are packed before they are multiplied by")
@@ -184,7 +192,13 @@ class Matrix(MatrixOwner):
         self.method = method
 
     def pack(self, forms: WeightForms) -> None:
-        self.method = self.method.pack(forms.head if self.is_table else forms.matrix, self._added_bias)
+        form, multiple = forms.head if self.is_table else forms.matrix, self.method.leaf_multiple(forms)
+        self.method = self.method.pack(form, self._added_bias, self.leaves(multiple))
+
+    def leaves(self, multiple: int) -> int:
+        """Returns of how many leaves a product is the sum (kernels.ops.layers.leaves). multiple: of the
+        inputs of each."""
+        return 1
 
     @property
     def _added_bias(self) -> torch.Tensor | None:

@@ -107,8 +107,8 @@ def block(config: Gemma4Config, layer: int, place: Placement) -> Gemma4Block:
         scaled = ScaledExperts(experts, hidden, config.activation, eps, place)
         mixture = Mixture(norm(), norm(), scaled, norm())
     if config.layer_width:
-        gate = RowLinear(hidden, config.layer_width, False, place.whole)
-        projection = RowLinear(config.layer_width, hidden, False, place.whole)
+        gate = RowLinear(hidden, config.layer_width, False, place.whole, units=1)
+        projection = RowLinear(config.layer_width, hidden, False, place.whole, units=1)
         per_layer = PerLayerPart(gate, GatedActivation(config.activation), projection, norm())
     return Gemma4Block(attending, feeding, mixture, per_layer, StoredTensor((1,), place))
 
@@ -123,7 +123,7 @@ def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValue
     local, held = group.split(heads), group.units(kv_heads)
 
     def output() -> RowLinear:
-        return RowLinear(heads * size, hidden, config.output_bias, place)
+        return RowLinear(heads * size, hidden, config.output_bias, place, units=heads)
 
     if config.source_of(layer) != layer:
         query = column_linear(hidden, (heads * size,), bias, place)

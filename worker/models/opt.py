@@ -16,8 +16,8 @@ class OPTModel(Transformer):
         super().__init__(config, place)
         narrow, wide = config.embedding_size, config.hidden_size
         # The projections between the two widths are small: every rank computes them whole.
-        self.project_in = RowLinear(narrow, wide, False, place.whole) if narrow != wide else None
-        self.project_out = RowLinear(wide, narrow, False, place.whole) if narrow != wide else None
+        self.project_in = RowLinear(narrow, wide, False, place.whole, units=1) if narrow != wide else None
+        self.project_out = RowLinear(wide, narrow, False, place.whole, units=1) if narrow != wide else None
         if self.project_out is not None:
             self.project_out.takes_adapters = False  # it computes logits, which do not see the step
 

@@ -43,7 +43,7 @@ def gated_delta_net(config: DecoderConfig, delta: DeltaConfig, place: Placement)
         Convolution(split_of((of_keys, of_keys, of_values)), delta.taps, place),
         Rates(delta.value_heads, place),
         GatedHeadNorm(shape.value_dim, config.norm_eps, place),
-        RowLinear(values, config.hidden_size, False, place),
+        RowLinear(values, config.hidden_size, False, place, units=delta.value_heads),
         shape,
     )
 
@@ -112,7 +112,7 @@ def gated_attention(
         ColumnLinear(config.hidden_size, (query, key, value), config.qkv_bias, place),
         ColumnLinear(config.hidden_size, (gate,), config.qkv_bias, place),
         attention,
-        RowLinear(heads * head_dim, config.hidden_size, config.output_bias, place),
+        RowLinear(heads * head_dim, config.hidden_size, config.output_bias, place, units=heads),
         norms,
     )
 
@@ -136,6 +136,6 @@ def mamba2(config: DecoderConfig, mamba: MambaConfig, place: Placement) -> Mamba
         Convolution(split_of(convolved), mamba.taps, place, mamba.convolution_bias, factors),
         MambaRates(mamba.heads, place, mamba.step_factor),
         GroupedNorm(values, mamba.groups, config.norm_eps, place, mamba.gate_factor, mamba.normed),
-        RowLinear(values, config.hidden_size, mamba.projection_bias, place),
+        RowLinear(values, config.hidden_size, mamba.projection_bias, place, units=mamba.heads),
         shape,
     )

@@ -181,7 +181,7 @@ def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfA
     return SelfAttention(
         qkv,
         Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked, config.bidirectional),
-        RowLinear(heads * head_dim, hidden, config.output_bias, place, config.transposed),
+        RowLinear(heads * head_dim, hidden, config.output_bias, place, config.transposed, heads),
         head_norms(config, rope, place),
         sinks,
     )
@@ -247,7 +247,7 @@ def latent_attention(
         RMSNorm(rank, latent.norm_eps, place),
         matrices(0, latent.plain_dim, transposed=True),
         matrices(latent.plain_dim, latent.value_dim, transposed=False),
-        RowLinear(heads * latent.value_dim, hidden, bias, place),
+        RowLinear(heads * latent.value_dim, hidden, bias, place, units=heads),
         LatentSpec(rank, latent.rotary_dim),
         config.attention_scale or (latent.plain_dim + latent.rotary_dim) ** -0.5,
     )

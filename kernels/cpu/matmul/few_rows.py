@@ -20,6 +20,7 @@ from kernels.cpu.compiler.vectors import i32x8, i32x16
 from kernels.cpu.isa.doubles import load_f32x8, store_f32x8
 from kernels.cpu.isa.simd import load_f32, prefetch, reread, store_i32
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
+from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.many_rows import AT_ONCE, MANY
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.words import Words, store_columns
@@ -146,7 +147,7 @@ def _multiply(
 ) -> None:
     """Rows of x, from `row` of the result on, times so many strips: a whole block, or one. x, w: addresses of
     their first words; soon: of the block that comes next."""
-    words, across = record.words, kind.size * COLUMNS
+    words, across = record.words >> record.depth, kind.size * COLUMNS
     pieces, near = (words * across + PIECE - 1) // PIECE, NEAR // kind.parts * across
     step = (words + pieces - 1) // pieces
     clear_sums(rows, sums)
@@ -174,15 +175,28 @@ def multiply_few(
     where there are fewer rows or more."""
     if rows < LEAST or rows >= MANY:
         return strip
-    words, size = record.words, LANES * kind.size
+    words, size, leaves = record.words >> record.depth, LANES * kind.size, 1 << record.depth
     count = (record.columns + LANES - 1) // LANES
-    last, sums = last_block(count, thread), read_i64(record.scratch + 8 * thread) + 64 * AT_ONCE
+    memory = read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth)
+    last, sums, to = (
+        last_block(count, thread),
+        memory + 64 * AT_ONCE,
+        writing_record(record, record.scratch, thread),
+    )
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w = record.weight + (block * words * VECTORS + inner) * size
-        soon = following_block(record.following, thread, w) if block == last else w + words * VECTORS * size
         whole = inner == 0 and (strip + VECTORS <= end or end == count)
         taken = VECTORS if whole else 1
-        _multiply(kind, record, x, pitch, w, row, rows, strip, taken, sums, soon)
+        for leaf in range(leaves):
+            w = record.weight + ((leaves * block + leaf) * words * VECTORS + inner) * size
+            soon = w + words * VECTORS * size
+            if block == last and leaf == leaves - 1:
+                soon = following_block(record.following, thread, w)
+            begin_leaf(kind.params_bytes, record, to, block, leaf)
+            target = LinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, strip)
+            x_at = x + 4 * kind.parts * words * leaf
+            _multiply(kind, target, x_at, pitch, w, to_row, rows, to_strip, taken, sums, soon)
+            end_leaf(kind.params_bytes, record, to, row, rows, strip, taken, leaf)
         strip += taken
     return end

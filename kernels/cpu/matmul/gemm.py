@@ -33,6 +33,7 @@ from kernels.cpu.isa.simd import load_f32, prefetch, reread
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
 from kernels.cpu.matmul import many_rows
 from kernels.cpu.matmul.few_rows import multiply_few
+from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.many_rows import multiply_many
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.words import Words, dequantized, split_bytes, split_inputs, store_columns
@@ -102,7 +103,8 @@ def _tile(
     each word, weights of so many bytes further are prefetched. ahead, pieces, keys, step: what else is
     (kernels.cpu.attention.planning.kv_prefetch_kernel)."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
-    words, out_bytes, stride = record.words, record.out_bytes, record.columns * record.out_bytes
+    words, step_of_scales = record.words >> record.depth, 4 << record.depth
+    out_bytes, stride = record.out_bytes, record.columns * record.out_bytes
     word_bytes, across, size = 4 * kind.parts, kind.size * COLUMNS, LANES * kind.size
     if kind.integers:
         sums: list[Any] = [i32x16(0) for _ in unroll(range(rows * vectors))]
@@ -123,10 +125,10 @@ def _tile(
                     prefetch(w + across * k + distance + size * v)
             _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + across * k)
     for v in unroll(range(vectors)):
-        plane, to = params + (192 if kind.integers else 64) * v, out + LANES * v * out_bytes
+        plane, to = params + kind.params_bytes * v, out + LANES * v * out_bytes
         for m in unroll(range(rows)):
             if kind.integers:
-                result = dequantized(sums[vectors * m + v], plane, read_f32(scales + 4 * m))
+                result = dequantized(sums[vectors * m + v], plane, read_f32(scales + step_of_scales * m))
             else:
                 result = sums[vectors * m + v]
             store_columns(to + stride * m, out_bytes, result + load_f32(plane), columns - LANES * v)
@@ -164,9 +166,10 @@ def multiply_rows(
     waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what the
     other tiles prefetch, see kernels.cpu.attention.planning.kv_prefetch_kernel.
     """
-    words, stride, columns = record.words, record.columns * record.out_bytes, record.columns - LANES * strip
+    words, step_of_scales = record.words >> record.depth, 4 << record.depth
+    stride, columns = record.columns * record.out_bytes, record.columns - LANES * strip
     out = record.out + row * stride + LANES * strip * record.out_bytes
-    params = record.params + (192 if kind.integers else 64) * strip
+    params = record.params + kind.params_bytes * strip
     whole, distance = _whole_tiles(rows, tiles), tiles.distance
     if tiles.distance == 0:
         distance = soon - w
@@ -178,23 +181,23 @@ def multiply_rows(
         ahead, listed, step = part_of_tile(i, words, soon, soon_tiles, pieces, w)
         _tile(
             *(kind, tiles.rows, vectors, tiles.prefetches, tiles.distance >= 0, record),
-            *(x + pitch * at, pitch, w, params, out + stride * at, columns, scales + 4 * at),
-            *(distance, ahead, listed, keys, step),
+            *(x + pitch * at, pitch, w, params, out + stride * at, columns),
+            *(scales + step_of_scales * at, distance, ahead, listed, keys, step),
         )
     done = tiles.rows * whole
     for size, least in unroll(tiles.rest):
         if rows - done >= least:
             _tile(
                 *(kind, size, vectors, False, tiles.distance >= 0, record),
-                *(x + pitch * done, pitch, w, params, out + stride * done, columns, scales + 4 * done),
-                *(distance, 0, 0, 0, 0),
+                *(x + pitch * done, pitch, w, params, out + stride * done, columns),
+                *(scales + step_of_scales * done, distance, 0, 0, 0, 0),
             )
             done += size
 
 
-def scratch_bytes(words: int) -> int:
-    """What a thread needs for a product of so many words."""
-    return many_rows.SCRATCH_BYTES + split_bytes(words)
+def scratch_bytes(words: int, depth: int = 0) -> int:
+    """What a thread needs for a product of so many words. depth: of the tree of its leaves."""
+    return leaf_bytes(depth) + many_rows.SCRATCH_BYTES + split_bytes(words)
 
 
 def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thread: int) -> tuple[int, int]:
@@ -202,37 +205,53 @@ def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thre
     words = record.words
     x, pitch = record.x + 4 * words * row, 4 * words
     if kind.parts > 1:
-        to = read_i64(record.scratch + 8 * thread) + many_rows.SCRATCH_BYTES
+        to = read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth) + many_rows.SCRATCH_BYTES
         x = split_inputs(kind, x, rows, words, to)
     return x, pitch * kind.parts
 
 
 def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count: int, thread: int) -> None:
     """Units of a product: blocks, and strips where a block is not taken whole."""
-    words, strips, soon_tiles = record.words, (record.columns + LANES - 1) // LANES, SOON * kind.size // 4
+    words, leaves = record.words >> record.depth, 1 << record.depth
+    strips, soon_tiles = (record.columns + LANES - 1) // LANES, SOON * kind.size // 4
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
-    rows, last, scales = min(record.rows - row, ROWS), last_block(strips, thread), record.scales + 4 * row
+    rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
     x, pitch = _inputs(kind, record, row, rows, thread)
     if FEW_REGISTERS:
         strip = multiply_many(kind, record, x, pitch, row, rows, strip, end, thread)
         if kind.has_eights:
             strip = multiply_few(kind, record, x, pitch, row, rows, strip, end, thread)
+    to = writing_record(record, record.scratch, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w = record.weight + block * words * kind.size * COLUMNS + LANES * kind.size * inner
-        following = w + words * kind.size * COLUMNS
-        soon = following_block(record.following, thread, w) if block == last else following
-        if rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips):
-            pieces = pieces_of_block(record.stream, block, words, rows // 8 - soon_tiles)
-            keys = PrefetchStream.at(record.stream).keys if pieces else 0
-            multiply_rows(
-                *(kind, VECTORS, BLOCK, record, x, pitch, w, row, rows, strip, scales),
-                *(soon, soon_tiles, pieces, keys),
-            )
-            strip += VECTORS
-        elif FEW_REGISTERS and kind.has_eights:
-            multiply_rows(*(kind, 1, BLOCK, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0))
-            strip += 1
-        else:
-            multiply_rows(*(kind, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0))
-            strip += 1
+        whole = rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips)
+        taken = VECTORS if whole else 1
+        for leaf in range(leaves):
+            number, scales = leaves * block + leaf, record.scales + 4 * (leaves * row + leaf)
+            w = record.weight + number * words * kind.size * COLUMNS + LANES * kind.size * inner
+            following, x_at = w + words * kind.size * COLUMNS, x + 4 * kind.parts * words * leaf
+            soon = following
+            if block == last and leaf == leaves - 1:
+                soon = following_block(record.following, thread, w)
+            begin_leaf(kind.params_bytes, record, to, block, leaf)
+            target = LinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, strip)
+            if whole:
+                pieces = pieces_of_block(record.stream, number, words, rows // 8 - soon_tiles)
+                keys = PrefetchStream.at(record.stream).keys if pieces else 0
+                multiply_rows(
+                    *(kind, VECTORS, BLOCK, target, x_at, pitch, w, to_row, rows, to_strip, scales),
+                    *(soon, soon_tiles, pieces, keys),
+                )
+            elif FEW_REGISTERS and kind.has_eights:
+                multiply_rows(
+                    *(kind, 1, BLOCK, target, x_at, pitch, w, to_row, rows, to_strip, scales),
+                    *(soon, 0, 0, 0),
+                )
+            else:
+                multiply_rows(
+                    *(kind, 1, STRIP, target, x_at, pitch, w, to_row, rows, to_strip, scales),
+                    *(soon, 0, 0, 0),
+                )
+            end_leaf(kind.params_bytes, record, to, row, rows, strip, taken, leaf)
+        strip += taken

@@ -15,6 +15,7 @@ from kernels.cpu.isa.simd import store_i32
 from kernels.cpu.isa.vectors import LANES, read_i64, write_u32
 from kernels.cpu.matmul import many_rows
 from kernels.cpu.matmul.gemm import BLOCK, BLOCK_ROWS, FEW_REGISTERS, STRIP, multiply_rows, multiply_strips
+from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.matmul.words import FLOATS, HALVES
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
@@ -38,32 +39,42 @@ def _widen(w: int, words: int, to: int) -> None:
 
 def _multiply_widened(record: LinearRecord, first: int, count: int, thread: int) -> None:
     """As multiply_strips(), of many rows, where registers are many."""
-    words, strips, scratch = (
-        record.words,
+    words, leaves = record.words >> record.depth, 1 << record.depth
+    strips, scratch = (
         (record.columns + LANES - 1) // LANES,
-        read_i64(record.scratch + 8 * thread),
+        read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth),
     )
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
-    rows, last, pitch = min(record.rows - row, ROWS), last_block(strips, thread), 4 * words
-    x, at = record.x + pitch * row, -1
+    rows, last, pitch = min(record.rows - row, ROWS), last_block(strips, thread), 4 * record.words
+    x, at, to = record.x + pitch * row, -1, writing_record(record, record.scratch, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w = record.weight + block * words * LINE // 2
-        if block != at:
-            _widen(w, words, scratch)
-            at = block
-        soon = following_block(record.following, thread, w) if block == last else w + words * LINE // 2
-        if rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips):
-            multiply_rows(
-                *(FLOATS, VECTORS, BLOCK, record, x, pitch, scratch, row, rows, strip, 0), *(soon, SOON, 0, 0)
-            )
-            strip += VECTORS
-        else:
-            multiply_rows(
-                *(FLOATS, 1, STRIP, record, x, pitch, scratch + 64 * inner, row, rows, strip, 0),
-                *(soon, 0, 0, 0),
-            )
-            strip += 1
+        whole = rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips)
+        taken = VECTORS if whole else 1
+        for leaf in range(leaves):
+            number, x_at = leaves * block + leaf, x + 4 * words * leaf
+            w = record.weight + number * words * LINE // 2
+            if number != at:
+                _widen(w, words, scratch)
+                at = number
+            soon = w + words * LINE // 2
+            if block == last and leaf == leaves - 1:
+                soon = following_block(record.following, thread, w)
+            begin_leaf(FLOATS.params_bytes, record, to, block, leaf)
+            target = LinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, strip)
+            if whole:
+                multiply_rows(
+                    *(FLOATS, VECTORS, BLOCK, target, x_at, pitch, scratch, to_row, rows, to_strip, 0),
+                    *(soon, SOON, 0, 0),
+                )
+            else:
+                multiply_rows(
+                    *(FLOATS, 1, STRIP, target, x_at, pitch, scratch + 64 * inner, to_row, rows, to_strip, 0),
+                    *(soon, 0, 0, 0),
+                )
+            end_leaf(FLOATS.params_bytes, record, to, row, rows, strip, taken, leaf)
+        strip += taken
 
 
 @operation
@@ -90,6 +101,7 @@ def rows_of_halves(record: PackedRowsRecord, first: int, count: int, thread: int
             write_u32(out + 4 * (row * words + k), read_half(at + 2 * COLUMNS * k))
 
 
-def scratch_bytes(words: int) -> int:
-    """What a thread needs: a block of so many words of a column, widened."""
-    return max(LINE * words, many_rows.SCRATCH_BYTES)
+def scratch_bytes(words: int, depth: int = 0) -> int:
+    """What a thread needs: a leaf of a block of so many words of a column, widened. depth: of the tree of
+    leaves."""
+    return leaf_bytes(depth) + max(LINE * words >> depth, many_rows.SCRATCH_BYTES)

@@ -38,11 +38,11 @@ def _quantize(x: int, out: int, scale: int, vectors: int) -> None:
 
 @operation
 def quantize_rows(record: QuantizeRecord, first: int, count: int, thread: int) -> None:
-    """Rows first .. first + count - 1."""
-    width = record.width
-    for row in range(first, first + count):
-        x, out = record.x + 2 * width * row, record.out + width * row
-        _quantize(x, out, record.scales + 4 * row, width // 16)
+    """Rows first .. first + count - 1: each leaf as a row of its own."""
+    width = record.width >> record.depth
+    for part in range(first << record.depth, first + count << record.depth):
+        x, out = record.x + 2 * width * part, record.out + width * part
+        _quantize(x, out, record.scales + 4 * part, width // 16)
 
 
 def _signed(byte: int) -> int:

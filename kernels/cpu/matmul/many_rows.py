@@ -20,6 +20,7 @@ from kernels.cpu.compiler.vectors import i32x16
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, load_i32, prefetch, reread, store_f32, store_i32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
+from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.words import Words, dequantized, store_columns
 from kernels.cpu.runtime.records import ProductRecord
@@ -101,10 +102,10 @@ def write_strip(
 ) -> None:
     """Writes the results of a strip. scales: of the first row."""
     out = record.out + (row * record.columns + LANES * strip) * record.out_bytes
-    plane, columns = record.params + (192 if kind.integers else 64) * strip, record.columns - LANES * strip
+    plane, columns = record.params + kind.params_bytes * strip, record.columns - LANES * strip
     for m in range(rows):
         if kind.integers:
-            result = dequantized(load_i32(sums + 64 * m), plane, read_f32(scales + 4 * m))
+            result = dequantized(load_i32(sums + 64 * m), plane, read_f32(scales + (4 << record.depth) * m))
         else:
             result = load_f32(sums + 64 * m)
         at = out + record.columns * record.out_bytes * m
@@ -142,18 +143,26 @@ def multiply_many(
     there are fewer rows."""
     if rows < MANY:
         return strip
-    words, size = record.words, LANES * kind.size
-    last = last_block((record.columns + LANES - 1) // LANES, thread)
-    parts = read_i64(record.scratch + 8 * thread)
-    sums = parts + 64 * AT_ONCE
+    words, size, leaves = record.words >> record.depth, LANES * kind.size, 1 << record.depth
+    last, leaf_size = last_block((record.columns + LANES - 1) // LANES, thread), words * VECTORS * size
+    parts = read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth)
+    sums, to = parts + 64 * AT_ONCE, writing_record(record, record.scratch, thread)
     for each in range(strip, end):
         block, inner = each // VECTORS, each % VECTORS
-        w = record.weight + block * words * VECTORS * size + inner * size
-        soon = w + size
-        if inner == VECTORS - 1:
-            soon = w + words * VECTORS * size - inner * size
-            if block == last:
-                soon = following_block(record.following, thread, w)
-        _multiply_strip(kind, rows, words, x, pitch, w, parts, sums, soon)
-        write_strip(kind, record, row, rows, each, sums, record.scales + 4 * row)
+        for leaf in range(leaves):
+            w = record.weight + (leaves * block + leaf) * leaf_size + inner * size
+            soon = w + leaf_size
+            if leaf == leaves - 1:
+                soon = w + size - leaf * leaf_size
+                if inner == VECTORS - 1:
+                    soon = w + leaf_size - inner * size
+                    if block == last:
+                        soon = following_block(record.following, thread, w)
+            begin_leaf(kind.params_bytes, record, to, block, leaf)
+            target = LinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, each)
+            _multiply_strip(kind, rows, words, x + 4 * kind.parts * words * leaf, pitch, w, parts, sums, soon)
+            scales = record.scales + 4 * (leaves * row + leaf)
+            write_strip(kind, target, to_row, rows, to_strip, sums, scales)
+            end_leaf(kind.params_bytes, record, to, row, rows, each, 1, leaf)
     return end

@@ -49,6 +49,7 @@ class PackedMatrix:
     product: Operation[Any]
     scratch_bytes: int  # that a thread of the product needs
     dtype: torch.dtype = torch.bfloat16  # of x, and of results
+    depth: int = 0  # of the tree that adds 2 ** depth leaves (kernels.cpu.matmul.leaves)
     team: "Team" = field(default_factory=_team)
     terms_field: ClassVar[int] = 0
     """Where the product's record has the address of terms, in bytes (kernels.cpu.experts.records.Group)."""
@@ -106,6 +107,7 @@ class PackedMatrix:
             "columns": self.out_features,
             "words": self.row_words,
             "out_bytes": out.dtype.itemsize,
+            "depth": self.depth,
             "scratch": self.team.scratch(self.scratch_bytes),
         }
 
@@ -152,6 +154,20 @@ def padded_bias(out_features: int, bias: torch.Tensor | None) -> torch.Tensor:
     if bias is not None:
         added[:out_features] = bias
     return added
+
+
+def tree_depth(in_features: int, leaves: int, multiple: int) -> int:
+    """Returns the depth of the tree of so many leaves. Raises ValueError where there are several and have no
+    multiple of so many inputs."""
+    depth = leaves.bit_length() - 1
+    if leaves != 1 << depth or depth and in_features % (leaves * multiple):
+        raise ValueError(f"{in_features} inputs cannot be {leaves} leaves of multiples of {multiple}")
+    return depth
+
+
+def params_of(biases: torch.Tensor, depth: int) -> torch.Tensor:
+    """Returns the params of a form that has biases alone. biases: of padded_bias()."""
+    return biases if depth == 0 else torch.cat((torch.zeros(MATRIX_ROWS), biases))
 
 
 def whole_blocks(weight: torch.Tensor, arena: Arena) -> torch.Tensor:

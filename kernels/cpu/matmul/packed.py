@@ -26,9 +26,10 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.matrix import PackedTable, padded_bias
+from kernels.cpu.matmul.matrix import PackedTable, padded_bias, params_of, tree_depth
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
+from kernels.ops.layers.leaves import MULTIPLE
 
 PACKED_AT_ONCE = 512 << 10
 """Bytes of weights."""
@@ -38,16 +39,18 @@ NARROWED_AT_ONCE = 1 << 22
 
 class PackedWeight(PackedTable):
     """words: [ceil(N / 48), W, 48], of W words, int32, or float16 for float32; params: [ceil(N / 48) * 48]
-    float32. A bias of zeros costs nothing."""
+    float32, of several leaves behind 48 zeros. A bias of zeros costs nothing."""
 
     @property
     def input_width(self) -> int:
         return self.words.shape[1] * 4 // self.dtype.itemsize
 
 
-def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedWeight:
-    """weight: [N, K] bfloat16 or float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is
-    None.
+def pack_weight(
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None, leaves: int = 1
+) -> PackedWeight:
+    """weight: [N, K] bfloat16 or float32; bias: [N] or None; leaves: see kernels.ops.layers.leaves. Where
+    kernels.cpu.requirements.why_not() is None.
 
     A matrix of this arena is packed where it lies, and is no weight any more: new memory costs more than
     packing does. Of any other a copy is made.
@@ -59,30 +62,34 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     whole_words = in_features * weight.dtype.itemsize % 4 == 0
     whole = arena.take_whole(weight) if arena is not None and whole_words else None
     words = _packed_copy(weight, blocks, arena or Arena()) if whole is None else _packed_in_place(whole)
-    product, scratch = _product(weight.dtype, words.shape[1])
+    depth = tree_depth(in_features, leaves, MULTIPLE)
+    product, scratch = _product(weight.dtype, words.shape[1], depth)
     return PackedWeight(
         words=words,
-        params=padded_bias(out_features, bias),
+        params=params_of(padded_bias(out_features, bias), depth),
         out_features=out_features,
         in_features=in_features,
         product=product,
         gather=packed_rows,
         scratch_bytes=scratch,
         dtype=weight.dtype,
+        depth=depth,
     )
 
 
-def _product(dtype: torch.dtype, words: int) -> tuple[Operation[LinearRecord], int]:
-    """The operation, compiled the first time, and the bytes of a thread's scratch memory. words: of a row."""
+def _product(dtype: torch.dtype, words: int, depth: int) -> tuple[Operation[LinearRecord], int]:
+    """The operation, compiled the first time, and the bytes of a thread's scratch memory. words: of a row;
+    depth: of the tree of leaves."""
     if dtype == torch.float32:
         from kernels.cpu.matmul.gemm_float32 import linear_float32
+        from kernels.cpu.matmul.leaves import leaf_bytes
         from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
 
-        return linear_float32, SCRATCH_BYTES
+        return linear_float32, leaf_bytes(depth) + SCRATCH_BYTES
     from kernels.cpu.matmul.gemm import scratch_bytes
     from kernels.cpu.matmul.gemm_bfloat16 import linear_bfloat16
 
-    return linear_bfloat16, scratch_bytes(words)
+    return linear_bfloat16, scratch_bytes(words, depth)
 
 
 def _packed_copy(weight: torch.Tensor, blocks: int, arena: Arena) -> torch.Tensor:
@@ -114,16 +121,16 @@ def _packed_in_place(whole: torch.Tensor) -> torch.Tensor:
 
 
 def narrow_weight(
-    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None, leaves: int = 1
 ) -> PackedWeight:
-    """weight: [N, K] float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. It keeps
-    32 bits where any of its values is no float16.
+    """weight: [N, K] float32; bias: [N] or None; leaves: see kernels.ops.layers.leaves. Where
+    kernels.cpu.requirements.why_not() is None. It keeps 32 bits where any of its values is no float16.
 
     A matrix of this arena is no weight any more; its memory is used as kernels.cpu.matmul.compact.weight
     does.
     """
     arena = arena or Arena()
-    packed = pack_weight(weight, bias, arena)
+    packed = pack_weight(weight, bias, arena, leaves)
     wide = packed.words.view(torch.float32)
     some = max(1, NARROWED_AT_ONCE // wide[0].nbytes)
     if not all(_is_half(wide[first : first + some]) for first in range(0, len(wide), some)):
@@ -133,7 +140,7 @@ def narrow_weight(
     words = arena.smaller(packed.words, wide.shape, torch.float16)
     for first in range(0, len(wide), some):
         words[first : first + some] = wide[first : first + some].half()
-    scratch = scratch_bytes(packed.in_features)
+    scratch = scratch_bytes(packed.in_features, packed.depth)
     return replace(packed, words=words, product=linear_halves, gather=rows_of_halves, scratch_bytes=scratch)
 
 

@@ -36,7 +36,7 @@ class LinearRecord(ProductRecord):
     biases, the scales [16] float32 and the corrections [16] int32.
     """
 
-    scales: Address = 0  # of linear_int8: [rows] float32, of x
+    scales: Address = 0  # of linear_int8: [rows, leaves] float32, of x
     scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.gemm.scratch_bytes
 
 
@@ -64,15 +64,16 @@ class QuantizeRecord(OperationRecord):
 
     x: Address  # [rows, width] bfloat16
     out: Address  # [rows, width] uint8
-    scales: Address  # [rows] float32
-    width: i64  # a multiple of 16
+    scales: Address  # [rows, leaves] float32
+    width: i64  # a leaf has a multiple of 16
+    depth: i64 = 0  # of the tree of leaves
 
 
 @record
 class CompactLinearRecord(ProductRecord):
     """kernels.cpu.matmul.compact.product.compact_linear. words: a multiple of 4, and at least 8."""
 
-    lists: Address  # [strips] int64: addresses of the strips' rare numbers
+    lists: Address  # [leaves, strips] int64: addresses of the strips' rare numbers
     base: i64
     scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.compact.product.scratch_bytes
 
@@ -92,9 +93,11 @@ class CompactPackRecord(OperationRecord):
 
     rows_of_weight: Address  # [16 * rows, 2 * words] bfloat16
     weight: Address  # of kernels.cpu.matmul.compact.weight
-    numbers: Address  # [rows] int64: count_rare() writes how many are rare, make_compact() reads addresses
+    numbers: Address  # [rows, leaves] int64: count_rare() writes how many are rare, make_compact() reads
+    # addresses
     words: i64
     base: i64
+    depth: i64 = 0  # of the tree of leaves; more than 0: a leaf has a multiple of 16 words
 
 
 @record
@@ -134,3 +137,4 @@ class RoundLevelsRecord(OperationRecord):
     groups: i64
     group_size: i64  # a multiple of PART
     params: Address  # as in GroupLinearRecord: the scales are written
+    depth: i64 = 0  # of the tree of leaves, of which each has scales

@@ -61,6 +61,11 @@ class Words:
     load_eight: Callable[[int], i32x8] = load_i32x8
     """(address): 8 words of weights."""
 
+    @property
+    def params_bytes(self) -> int:
+        """Bytes of the params of 16 columns: biases, of integers scales and corrections too."""
+        return 192 if self.integers else 64
+
 
 FLOATS = Words(1, False, whole_words, add_floats, whole_words, has_eights=True)
 HALVES = Words(1, False, whole_words, add_floats, whole_words, load_halves, 2, True, load_halves_x8)

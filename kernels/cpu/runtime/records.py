@@ -44,7 +44,8 @@ class ProductRecord(OperationRecord):
     out: Address
     columns: i64
     words: i64
-    out_bytes: i64  # of a result; 4: float32, 2: bfloat16
+    out_bytes: u32  # of a result; 4: float32, 2: bfloat16
+    depth: u32 = 0  # of the tree that adds 2 ** depth leaves (kernels.cpu.matmul.leaves)
     following: Address = 0  # [2] int64: addresses of two blocks of the next product's weight; 0: unknown
     stream: Address = 0  # kernels.cpu.attention.records.PrefetchStream; 0: none
 

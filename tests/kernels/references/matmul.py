@@ -8,6 +8,30 @@ from kernels.cpu.matmul.int8 import quantize_reference
 _COLUMNS = 16
 
 
+def tree_sum(parts: torch.Tensor) -> torch.Tensor:
+    """Adds [2 ** D, ...] as a complete binary tree: neighbours, until one is left."""
+    while len(parts) > 1:
+        parts = parts[::2] + parts[1::2]
+    return parts[0]
+
+
+def leaf_sums(x: torch.Tensor, weight: torch.Tensor, leaves: int) -> torch.Tensor:
+    """Each leaf of a product (kernels.ops.layers.leaves), k ascending: [T, K], [N, K] -> [leaves, T, N]
+    float32."""
+    sums = torch.zeros(leaves, len(x), len(weight))
+    x, weight = x.float().unflatten(1, (leaves, -1)), weight.float().unflatten(1, (leaves, -1))
+    for k in range(x.shape[2]):
+        sums += x[:, :, k].t()[:, :, None] * weight[:, :, k].t()[:, None]
+    return sums
+
+
+def tree_linear_reference(x: torch.Tensor, weight: torch.Tensor, leaves: int, ranks: int = 1) -> torch.Tensor:
+    """The product of a weight whose leaves so many ranks share, as float32: each has its inputs alone, and
+    adds its leaves."""
+    shares = zip(x.chunk(ranks, 1), weight.chunk(ranks, 1), strict=True)
+    return tree_sum(torch.stack([tree_sum(leaf_sums(*share, leaves // ranks)) for share in shares]))
+
+
 def quantized_linear_reference(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:

@@ -211,6 +211,8 @@ def test_attention_by_torch_is_exact_too(dtype: str, checkpoint: Checkpoints):
     assert torch.equal(logits_of(drive(budget=31), TALK, 3, tokens[:2]), expected[2:])
 
 
+LEAVES = {"head_dim": 128, "intermediate_size": 1024, "mlp_bias": True}
+"""Inputs of o_proj and down_proj are 2 and 4 leaves."""
 ODD = {"hidden_size": 72, "intermediate_size": 100, "head_dim": 24, "num_key_value_heads": 1}
 
 
@@ -225,6 +227,7 @@ ODD = {"hidden_size": 72, "intermediate_size": 100, "head_dim": 24, "num_key_val
         ("llama", "", "float32", ODD),
         ("llama", "", "bfloat16", ODD),
         ("llama", "", "float16", ODD),
+        *(("llama", quantization, "bfloat16", LEAVES) for quantization in ("", "int8", "int4")),
     ],
     ids=[
         *INVARIANT,
@@ -236,6 +239,9 @@ ODD = {"hidden_size": 72, "intermediate_size": 100, "head_dim": 24, "num_key_val
         "odd-f32",
         "odd",
         "odd-f16",
+        "leaves",
+        "leaves-int8",
+        "leaves-int4",
     ],
 )
 def test_logits_are_bitwise_the_same_in_any_company(

@@ -130,7 +130,7 @@ def _attention(config: HeadConfig, place: Placement) -> SelfAttention:
     return SelfAttention(
         qkv_linear(*sizes, layer.qkv_bias, place, head_order=order),
         Attention(heads, kv_heads, head_dim),
-        RowLinear(heads * head_dim, layer.hidden_size, layer.output_bias, place),
+        RowLinear(heads * head_dim, layer.hidden_size, layer.output_bias, place, units=heads),
     )
 
 

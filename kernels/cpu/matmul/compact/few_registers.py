@@ -34,7 +34,7 @@ from kernels.cpu.isa.simd import (
     store_i32,
 )
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, read_u32, write_u32
-from kernels.cpu.matmul.compact.tiles import ask_ahead, strips_of
+from kernels.cpu.matmul.compact.tiles import ask_ahead, list_address, strips_of
 from kernels.cpu.matmul.compact.unpack import (
     CODES,
     GROUP,
@@ -45,6 +45,7 @@ from kernels.cpu.matmul.compact.unpack import (
     table_of,
     two_words,
 )
+from kernels.cpu.matmul.leaves import BIASES, begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.many_rows import AT_ONCE, SCRATCH_BYTES, write_strip
 from kernels.cpu.matmul.records import CompactLinearRecord
 from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_inputs, store_columns
@@ -160,13 +161,15 @@ def _few_rows(
     strip: int,
     w: int,
     soon: int,
+    rare: int,
     kept: int,
 ) -> None:
     """So many rows of x, from `row` of the result on, times 16 * vectors columns, from `strip` on. w: address
-    of the strip; soon: of what comes next. kept: of vectors of parts, for a group."""
-    groups, columns = record.words // WORDS, record.columns
+    of the strip; soon: of what comes next; rare: of the address of its list. kept: of vectors of parts, for a
+    group."""
+    groups, columns = record.words // WORDS >> record.depth, record.columns
     pitch, out_bytes = record.words * PAIR_BYTES, record.out_bytes
-    rare, table = record.lists + 8 * strip, table_of(record.base)
+    table = table_of(record.base)
     sums = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
     lists = [read_i64(rare + 8 * v) for v in unroll(range(vectors))]
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
@@ -265,12 +268,20 @@ def _add_groups(
 
 
 def _many_rows(
-    record: CompactLinearRecord, x: int, row: int, rows: int, strip: int, w: int, soon: int, scratch: int
+    record: CompactLinearRecord,
+    x: int,
+    row: int,
+    rows: int,
+    strip: int,
+    w: int,
+    soon: int,
+    lists: int,
+    scratch: int,
 ) -> None:
-    """Does what _few_rows() does, for more rows and one strip."""
-    groups, pitch, sums = record.words // WORDS, record.words * PAIR_BYTES, scratch + 64 * AT_ONCE
-    pieces = (groups + GROUPS - 1) // GROUPS
-    step, rare = (groups + pieces - 1) // pieces, read_i64(record.lists + 8 * strip)
+    """Does what _few_rows() does, for more rows and one strip. lists: address of the address of its list."""
+    groups, pitch = record.words // WORDS >> record.depth, record.words * PAIR_BYTES
+    pieces, sums = (groups + GROUPS - 1) // GROUPS, scratch + 64 * AT_ONCE
+    step, rare = (groups + pieces - 1) // pieces, read_i64(lists)
     for m in range(rows):
         store_f32(sums + 64 * m, f32x16(0.0))
     for first in range(0, groups, step):
@@ -283,29 +294,37 @@ def _many_rows(
 
 def multiply_strips(record: CompactLinearRecord, first: int, count: int, thread: int) -> None:
     """Units of a product: blocks, and strips where a block is not taken whole."""
-    words, strips = record.words, (record.columns + LANES - 1) // LANES
+    words, strips, leaves = record.words, (record.columns + LANES - 1) // LANES, 1 << record.depth
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
     rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
-    scratch, block_bytes = read_i64(record.scratch + 8 * thread), words // WORDS * GROUP
+    scratch = read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth)
+    leaf_words = words >> record.depth
+    size, to = leaf_words // WORDS * GROUP, writing_record(record, record.scratch, thread)
     x = split_inputs(PAIRS, record.x + 4 * words * row, rows, words, scratch + SCRATCH_BYTES)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        begin = record.weight + block * block_bytes
-        w, soon = begin + inner * STRIP_BYTES, begin + block_bytes
-        if block == last:
-            soon = following_block(record.following, thread, begin)
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
-        if rows <= FEW and whole:
-            for size in unroll(range(1, FEW + 1)):
-                if rows == size:
-                    _few_rows(size, VECTORS, record, x, row, strip, w, soon, scratch)
-            strip += VECTORS
-        else:
-            if inner < VECTORS - 1:
-                soon = w + STRIP_BYTES
-            for size in unroll(range(1, FEW + 1)):
-                if rows == size:
-                    _few_rows(size, 1, record, x, row, strip, w, soon, scratch)
+        taken = VECTORS if rows <= FEW and whole else 1
+        for leaf in range(leaves):
+            begin = record.weight + (leaves * block + leaf) * size
+            w, soon, lists = begin + inner * STRIP_BYTES, begin + size, list_address(record, strip, leaf)
+            if leaf == leaves - 1:
+                if block == last:
+                    soon = following_block(record.following, thread, begin)
+                if taken == 1 and inner < VECTORS - 1:
+                    soon = w + STRIP_BYTES - leaf * size
+            elif taken == 1:
+                soon = w + size
+            begin_leaf(BIASES, record, to, block, leaf)
+            target = CompactLinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, strip)
+            x_at = x + PAIR_BYTES * leaf_words * leaf
+            for few in unroll(range(1, FEW + 1)):
+                if rows == few and taken == VECTORS:
+                    _few_rows(few, VECTORS, target, x_at, to_row, to_strip, w, soon, lists, scratch)
+                elif rows == few:
+                    _few_rows(few, 1, target, x_at, to_row, to_strip, w, soon, lists, scratch)
             if rows > FEW:
-                _many_rows(record, x, row, rows, strip, w, soon, scratch)
-            strip += 1
+                _many_rows(target, x_at, to_row, rows, to_strip, w, soon, lists, scratch)
+            end_leaf(BIASES, record, to, row, rows, strip, taken, leaf)
+        strip += taken

@@ -29,9 +29,18 @@ from kernels.cpu.isa.sets.halves import (
 from kernels.cpu.isa.simd import PAIR_PARTS, select
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, read_u32, write_i64, write_u16, write_u32
 from kernels.cpu.matmul.compact.few_registers import multiply_strips
-from kernels.cpu.matmul.compact.tiles import ALL, FIRST, IN_TURNS, REGISTER_ROWS, tile, unpack_strip
+from kernels.cpu.matmul.compact.tiles import (
+    ALL,
+    FIRST,
+    IN_TURNS,
+    REGISTER_ROWS,
+    list_address,
+    tile,
+    unpack_strip,
+)
 from kernels.cpu.matmul.compact.unpack import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS
 from kernels.cpu.matmul.gemm import BLOCK, FEW_REGISTERS, STRIP, multiply_rows
+from kernels.cpu.matmul.leaves import BIASES, begin_leaf, end_leaf, first_written, leaf_bytes, writing_record
 from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
 from kernels.cpu.matmul.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
 from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_bytes, split_inputs
@@ -49,67 +58,78 @@ def block_bytes(words: int) -> int:
     return 4 * COLUMNS * words
 
 
-def scratch_bytes(words: int) -> int:
-    """What a thread needs: a block, unpacked, or what few registers need; behind it, the parts of inputs."""
-    return max(block_bytes(words), SCRATCH_BYTES) + split_bytes(words)
+def scratch_bytes(words: int, depth: int = 0) -> int:
+    """What a thread needs: a block, unpacked, or what few registers need; behind it, the parts of inputs.
+    depth: of the tree of leaves."""
+    return leaf_bytes(depth) + max(block_bytes(words), SCRATCH_BYTES) + split_bytes(words)
 
 
 def _multiply_strips(record: CompactLinearRecord, first: int, count: int, thread: int) -> None:
     """Units of a product, where registers are many."""
-    rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
-    columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
-    stream, lists, base = record.stream, record.lists, record.base
-    scratch = read_i64(record.scratch + 8 * thread)
-    strips, groups = (columns + LANES - 1) // LANES, words // WORDS
+    columns, words, base = record.columns, record.words, record.base
+    scratch = read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth)
+    strips, groups, leaves = (columns + LANES - 1) // LANES, words // WORDS >> record.depth, 1 << record.depth
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
-    x, out = x + row * words * 4, out + row * columns * width
-    rows, stride, out_stride = min(rows - row, ROWS), words * PAIR_BYTES, columns * width
+    x, stride, rows = record.x + row * words * 4, words * PAIR_BYTES, min(record.rows - row, ROWS)
     if PAIR_PARTS > 1:
         x = split_inputs(PAIRS, x, rows, words, scratch + block_bytes(words))
-    final, last = rows - 1, last_block(strips, thread)
+    final, last, to = rows - 1, last_block(strips, thread), writing_record(record, record.scratch, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w_at = w + block * groups * GROUP + inner * STRIP_BYTES
-        p_at, out_at = params + 64 * strip, out + strip * LANES * width
-        list_at, left = lists + 8 * strip, columns - strip * LANES
-        soon = following_block(following, thread, w_at) if block == last else w_at + groups * GROUP
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
-        if rows == 1 and not whole:
-            tile(
-                *(1, 1),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-            )
-        elif rows <= MOST_IN_REGISTERS and whole:
-            for fewer, size in unroll(REGISTER_TILES):
-                if rows > fewer and rows <= size:
-                    tile(
-                        *(size, VECTORS),
-                        *(x, stride, final, w_at, soon, list_at, base),
-                        *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-                    )
-        elif whole:
-            keeps = ALL if rows > FIRST else IN_TURNS
-            tile(
-                *(FIRST, VECTORS),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, scratch, keeps, p_at, out_at, out_stride, left, width),
-            )
-            if rows > FIRST:
-                others, at = rows - FIRST, x + FIRST * stride
-                pieces = pieces_of_block(stream, block, words, others // 8 - SOON)
-                keys = PrefetchStream.at(stream).keys if pieces else 0
-                multiply_rows(
-                    *(PAIRS, VECTORS, BLOCK, record, at, stride, scratch, row + FIRST, others, strip, 0),
-                    *(soon, SOON, pieces, keys),
+        taken = VECTORS if whole else 1
+        for leaf in range(leaves):
+            number = leaves * block + leaf
+            w_at = record.weight + number * groups * GROUP + inner * STRIP_BYTES
+            x_at, list_at = x + leaf * groups * WORDS * PAIR_BYTES, list_address(record, strip, leaf)
+            soon = w_at + groups * GROUP
+            if block == last and leaf == leaves - 1:
+                soon = following_block(record.following, thread, w_at)
+            begin_leaf(BIASES, record, to, block, leaf)
+            target = CompactLinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, strip)
+            width, left = target.out_bytes, target.columns - LANES * to_strip
+            out_stride = target.columns * width
+            p_at = target.params + 64 * to_strip
+            out_at = target.out + to_row * out_stride + to_strip * LANES * width
+            if rows == 1 and not whole:
+                tile(
+                    *(1, 1),
+                    *(x_at, stride, final, w_at, soon, list_at, base),
+                    *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
                 )
-        else:
-            unpack_strip(w_at, list_at, base, groups, scratch)
-            multiply_rows(
-                *(PAIRS, 1, STRIP, record, x, stride, scratch, row, rows, strip, 0), *(scratch, 0, 0, 0)
-            )
-        strip += VECTORS if whole else 1
+            elif rows <= MOST_IN_REGISTERS and whole:
+                for fewer, size in unroll(REGISTER_TILES):
+                    if rows > fewer and rows <= size:
+                        tile(
+                            *(size, VECTORS),
+                            *(x_at, stride, final, w_at, soon, list_at, base),
+                            *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
+                        )
+            elif whole:
+                keeps = ALL if rows > FIRST else IN_TURNS
+                tile(
+                    *(FIRST, VECTORS),
+                    *(x_at, stride, final, w_at, soon, list_at, base),
+                    *(groups, scratch, keeps, p_at, out_at, out_stride, left, width),
+                )
+                if rows > FIRST:
+                    others, at, first_row = rows - FIRST, x_at + FIRST * stride, to_row + FIRST
+                    pieces = pieces_of_block(record.stream, number, groups * WORDS, others // 8 - SOON)
+                    keys = PrefetchStream.at(record.stream).keys if pieces else 0
+                    multiply_rows(
+                        *(PAIRS, VECTORS, BLOCK, target, at, stride, scratch, first_row, others, to_strip, 0),
+                        *(soon, SOON, pieces, keys),
+                    )
+            else:
+                unpack_strip(w_at, list_at, base, groups, scratch)
+                multiply_rows(
+                    *(PAIRS, 1, STRIP, target, x_at, stride, scratch, to_row, rows, to_strip, 0),
+                    *(scratch, 0, 0, 0),
+                )
+            end_leaf(BIASES, record, to, row, rows, strip, taken, leaf)
+        strip += taken
 
 
 @operation
@@ -142,11 +162,11 @@ def _exponents(halves: i16x32, base: int) -> i16x32:
     return (halves >> 8 & 0x7F) - i16x32(base)
 
 
-def _count_rare(strip: int, words: int, base: int) -> int:
-    """Of 16 rows at an address, one behind the other."""
+def _count_rare(at: int, words: int, base: int) -> int:
+    """Of so many words at an address, a multiple of 16."""
     count = 0
-    for k in range(words):
-        exponents = _exponents(load_i16x32(strip + 4 * LANES * k), base)
+    for k in range(words // LANES):
+        exponents = _exponents(load_i16x32(at + 4 * LANES * k), base)
         count += count_of(reaches(exponents - 1, NUM_CODES))
     return count
 
@@ -182,18 +202,26 @@ def _make_compact(strip: int, w: int, rare: int, groups: int, base: int) -> None
 
 @operation
 def count_rare(record: CompactPackRecord, first: int, count: int, thread: int) -> None:
-    """Writes to the numbers how many halves of each strip are rare."""
-    words, base = record.words, record.base
+    """Writes to the numbers how many halves of each leaf of each strip are rare."""
+    words, base, leaves = record.words, record.base, 1 << record.depth
     for strip in range(first, first + count):
-        at = record.rows_of_weight + strip * words * 4 * LANES
-        write_i64(record.numbers + 8 * strip, _count_rare(at, words, base))
+        at, numbers = record.rows_of_weight + strip * words * 4 * LANES, record.numbers + 8 * leaves * strip
+        if leaves == 1:
+            write_i64(numbers, _count_rare(at, LANES * words, base))
+        else:
+            for leaf in range(leaves):
+                of_leaf = words >> record.depth
+                rare = 0
+                for row in range(LANES):
+                    rare += _count_rare(at + 4 * (words * row + of_leaf * leaf), of_leaf, base)
+                write_i64(numbers + 8 * leaf, rare)
 
 
 @operation
 def make_compact(record: CompactPackRecord, first: int, count: int, thread: int) -> None:
-    """Packs strips. The numbers are the addresses of the strips' lists, which are filled."""
-    words, base, groups = record.words, record.base, record.words // WORDS
+    """Packs strips. The numbers are the addresses of the lists of the strips' leaves, which are filled."""
+    words, base, groups, leaves = record.words, record.base, record.words // WORDS, 1 << record.depth
     for strip in range(first, first + count):
         to = record.weight + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP_BYTES
         at = record.rows_of_weight + strip * words * 4 * LANES
-        _make_compact(at, to, read_i64(record.numbers + 8 * strip), groups, base)
+        _make_compact(at, to, read_i64(record.numbers + 8 * leaves * strip), groups, base)

@@ -33,6 +33,7 @@ from kernels.cpu.matmul.compact.unpack import (
     write_piece,
     write_rare,
 )
+from kernels.cpu.matmul.records import CompactLinearRecord
 from kernels.cpu.matmul.words import PAIR_BYTES, store_columns
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
@@ -63,6 +64,12 @@ def ask_ahead(vectors: Static[int], w: int, soon: int, groups: int, group: int) 
 def strips_of(vectors: Static[int], w: int, group: int) -> list[int]:
     """Addresses of a group's strips, side by side."""
     return [w + GROUP * group + STRIP_BYTES * v for v in unroll(range(vectors))]
+
+
+def list_address(record: CompactLinearRecord, strip: int, leaf: int) -> int:
+    """Address of the address of the rare numbers of a leaf of a strip. Those of one leaf are side by side."""
+    blocks = (record.columns + COLUMNS - 1) // COLUMNS
+    return record.lists + 8 * (VECTORS * blocks * leaf + strip)
 
 
 def _write_usual(strips: list[int], table: i8x64, out: int) -> None:

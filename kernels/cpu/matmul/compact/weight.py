@@ -13,7 +13,7 @@ gives the bits of kernels.cpu.matmul.packed's product. One token reads all weigh
 3/4 of the bytes take 3/4 of the time.
 
     words  [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
-    lists  of ceil(N / 48) * 3 strips, bfloat16 each
+    lists  of ceil(N / 48) * 3 strips, bfloat16 each, those of a strip's leaves one behind the other
 
 K is a multiple of 8, and at least 16. Columns behind the last one, up to a whole block, are numbers that have
 a code: zeros would all be rare. Bytes moved: 1.5 * N * K of weights, 2 * T * K read, 2 * T * N written.
@@ -25,10 +25,11 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.instruction_sets import target_set
-from kernels.cpu.matmul.matrix import PackedTable, padded_bias, whole_blocks
+from kernels.cpu.matmul.matrix import PackedTable, padded_bias, params_of, tree_depth, whole_blocks
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu.matmul.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
+from kernels.ops.layers.leaves import MULTIPLE
 
 NUM_CODES = 7
 _UPPERS = 127
@@ -47,10 +48,10 @@ _SLACK = 32
 
 @dataclass(frozen=True, kw_only=True)
 class CompactWeight(PackedTable):
-    """words: see above; params: [ceil(N / 48) * 48] float32."""
+    """words: see above; params: those of kernels.cpu.matmul.packed."""
 
     lists: tuple[torch.Tensor, ...]  # int16; those of several strips each
-    starts: torch.Tensor  # [ceil(N / 48) * 3] int64: the address of each strip's list
+    starts: torch.Tensor  # [leaves, ceil(N / 48) * 3] int64: the address of each strip's list
     base: int
 
     @property
@@ -96,11 +97,11 @@ def choose_base(weight: torch.Tensor) -> int | None:
 
 
 def compact_weight(
-    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None, leaves: int = 1
 ) -> CompactWeight | PackedWeight:
-    """weight: [N, K] bfloat16 or float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is
-    None. It keeps its own bits where it is float32, the CPU unpacks 12 too slowly, K does not fit, or too
-    many numbers are rare.
+    """weight: [N, K] bfloat16 or float32; bias: [N] or None; leaves: see kernels.ops.layers.leaves. Where
+    kernels.cpu.requirements.why_not() is None. It keeps its own bits where it is float32, the CPU unpacks 12
+    too slowly, K does not fit, or too many numbers are rare.
 
     A matrix of this arena is no weight any more: its memory is used again, from its beginning or from the
     end of what was compacted before. Arena.close_hole() gives back what is left.
@@ -111,22 +112,24 @@ def compact_weight(
     base = choose_base(weight) if fits else None
     arena = arena or Arena()
     if base is None:
-        return pack_weight(weight, bias, arena)
+        return pack_weight(weight, bias, arena, leaves)
     from kernels.cpu.matmul.compact.product import compact_linear, compact_rows, scratch_bytes  # compiles
 
     rows, (out_features, in_features) = whole_blocks(weight, arena), weight.shape
+    depth = tree_depth(in_features, leaves, MULTIPLE)
     rows.view(torch.int16)[out_features:] = _padding(base)
     size = len(rows) // MATRIX_ROWS, in_features // (2 * _WORDS), 3, _STRIP
     words = arena.smaller(rows, size, torch.uint8)
-    lists, starts = _compacted(rows, base, words)
+    lists, starts = _compacted(rows, base, words, depth)
     return CompactWeight(
         words=words,
-        params=padded_bias(out_features, bias),
+        params=params_of(padded_bias(out_features, bias), depth),
         out_features=out_features,
         in_features=in_features,
         product=compact_linear,
         gather=compact_rows,
-        scratch_bytes=scratch_bytes(in_features // 2),
+        scratch_bytes=scratch_bytes(in_features // 2, depth),
+        depth=depth,
         lists=lists,
         starts=starts,
         base=base,
@@ -134,17 +137,17 @@ def compact_weight(
 
 
 def _compacted(
-    rows: torch.Tensor, base: int, data: torch.Tensor
+    rows: torch.Tensor, base: int, data: torch.Tensor, depth: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """rows: [blocks * 48, K] bfloat16, which then are no weight any more where data overlap them. data: to be
-    written; they begin at or before the rows, or are elsewhere. Returns the lists, and the address of each
-    strip's."""
+    written; they begin at or before the rows, or are elsewhere. depth: of the tree of leaves. Returns the
+    lists, and the address of each strip's, of each leaf."""
     from kernels.cpu.matmul.compact.product import count_rare, make_compact
     from kernels.cpu.runtime.thread_pool import TEAM
 
     blocks, words = len(rows) // MATRIX_ROWS, rows.shape[1] // 2
     some = max(1, _AT_ONCE // (192 * words))
-    starts, lists = torch.zeros(3 * blocks, dtype=torch.int64), []
+    starts, lists = torch.zeros(3 * blocks, 1 << depth, dtype=torch.int64), []
     for first in range(0, blocks, some):
         count = min(some, blocks - first)
         numbers, read = starts[3 * first : 3 * (first + count)], rows[MATRIX_ROWS * first :]
@@ -157,13 +160,14 @@ def _compacted(
             numbers=numbers.data_ptr(),
             words=words,
             base=base,
+            depth=depth,
         )
         TEAM.run_one(count_rare, 3 * count, record, 1)
-        ends = numbers.cumsum(0)
+        ends = numbers.flatten().cumsum(0)
         rare = torch.zeros(int(ends[-1]) + _SLACK, dtype=torch.int16)
-        numbers.copy_(rare.data_ptr() + 2 * (ends - numbers))
+        numbers.copy_(rare.data_ptr() + 2 * (ends.view_as(numbers) - numbers))
         TEAM.run_one(make_compact, 3 * count, record, 1)
         if result is not to:
             to.copy_(result)
         lists.append(rare)
-    return tuple(lists), starts
+    return tuple(lists), starts.t().contiguous()

@@ -35,6 +35,7 @@ from kernels.cpu.matmul.groups.vectors import (
     result_of,
     scale_of,
 )
+from kernels.cpu.matmul.leaves import leaf_bytes
 from kernels.cpu.matmul.records import GroupLinearRecord
 from kernels.cpu.matmul.words import store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS
@@ -55,9 +56,10 @@ def unpacked_bytes(words: int) -> int:
     return LINE * (2 * words + 2)
 
 
-def scratch_bytes(words: int) -> int:
-    """Returns what a thread needs: unpacked groups of so many words, and the sums of all rows and columns."""
-    return max(AT_ONCE, unpacked_bytes(words)) + LINE * ROWS
+def scratch_bytes(words: int, depth: int = 0) -> int:
+    """Returns what a thread needs: unpacked groups of so many words, and the sums of all rows and columns.
+    depth: of the tree of leaves."""
+    return leaf_bytes(depth) + max(AT_ONCE, unpacked_bytes(words)) + LINE * ROWS
 
 
 def _bytes_of(kind: Static[int], word: i32x16, part: Static[int], last: i32x16) -> i32x16:
@@ -217,8 +219,8 @@ def multiply_many(
 ) -> None:
     """All strips of a block, from `strip` on, of TILE_ROWS and more rows. w: address of the block; soon: that
     of the next block, of which tiles prefetch what lies at the place of their own groups."""
-    words, every = record.group_words, record.words // record.group_words
-    parts = read_i64(record.scratch + 8 * thread)
+    words, every = record.group_words, record.words // record.group_words >> record.depth
+    parts = read_i64(record.scratch + 8 * thread) + leaf_bytes(record.depth)
     sums, most = parts + max(AT_ONCE, unpacked_bytes(words)), max(1, AT_ONCE // unpacked_bytes(words))
     for i in range(VECTORS * rows):
         store_f32(sums + 64 * i, f32x16(0.0))

@@ -36,10 +36,13 @@ from kernels.cpu.matmul.groups.vectors import (
     ONE_LEVEL,
     TWO_LEVELS,
     add_group,
+    bytes_of_params,
+    bytes_of_terms,
     params_of,
     result_of,
     scale_of,
 )
+from kernels.cpu.matmul.leaves import begin_leaf, end_leaf, first_written, writing_record
 from kernels.cpu.matmul.records import GroupLinearRecord
 from kernels.cpu.matmul.words import store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
@@ -76,8 +79,8 @@ def _one_level_tile(
     strip: int,
     w: int,
 ) -> None:
-    words, groups = record.group_words, record.words // record.group_words
-    stride, term_stride = record.columns * record.out_bytes, 8 * groups
+    words, every = record.group_words, record.words // record.group_words
+    groups, stride, term_stride = every >> record.depth, record.columns * record.out_bytes, 8 * every
     xs = [record.x + 8 * record.words * (row + m) for m in unroll(range(rows))]
     sums: list[Any] = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
     column, x_terms = w + LINE * words, record.terms + term_stride * row
@@ -142,25 +145,38 @@ def multiply_strips(
     kind: Static[int], record: GroupLinearRecord, first: int, count: int, thread: int
 ) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
-    strips = (record.columns + LANES - 1) // LANES
-    block_bytes = (record.words + record.words // record.group_words) * LINE
+    strips, leaves = (record.columns + LANES - 1) // LANES, 1 << record.depth
+    words, groups = record.words >> record.depth, record.words // record.group_words >> record.depth
+    term_bytes, leaf_size = bytes_of_terms(kind, record.group_words), (words + groups) * LINE
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
     rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
+    to = writing_record(record, record.scratch, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w = record.weight + block * block_bytes + 64 * inner
         is_whole = inner == 0 and (strip + VECTORS <= end or end == strips)
-        if not is_whole:
-            _multiply(1, kind, record, row, rows, strip, w)
-        elif rows == 1:
-            _tile(1, VECTORS, kind, record, row, strip, w)
-        elif _takes_apart_once(kind, rows):
-            soon = following_block(record.following, thread, w) if block == last else w + block_bytes
-            multiply_many(kind, record, row, rows, strip, w, soon, thread)
-        else:
-            for v in unroll(range(0, VECTORS, WIDE)):
-                _multiply(WIDE, kind, record, row, rows, strip + v, w + 64 * v)
-        strip += VECTORS if is_whole else 1
+        taken = VECTORS if is_whole else 1
+        for leaf in range(leaves):
+            w = record.weight + (leaves * block + leaf) * leaf_size + 64 * inner
+            begin_leaf(bytes_of_params(kind), record, to, block, leaf)
+            target = GroupLinearRecord.at(to)
+            to_row, to_strip = first_written(record, row, strip)
+            if record.depth > 0:
+                target.x = record.x + 8 * (record.words * row + words * leaf)
+                target.terms = record.terms + term_bytes * groups * (leaves * row + leaf)
+            if not is_whole:
+                _multiply(1, kind, target, to_row, rows, to_strip, w)
+            elif rows == 1:
+                _tile(1, VECTORS, kind, target, to_row, to_strip, w)
+            elif _takes_apart_once(kind, rows):
+                soon = w + leaf_size
+                if block == last and leaf == leaves - 1:
+                    soon = following_block(record.following, thread, w)
+                multiply_many(kind, target, to_row, rows, to_strip, w, soon, thread)
+            else:
+                for v in unroll(range(0, VECTORS, WIDE)):
+                    _multiply(WIDE, kind, target, to_row, rows, to_strip + v, w + 64 * v)
+            end_leaf(bytes_of_params(kind), record, to, row, rows, strip, taken, leaf)
+        strip += taken
 
 
 group_linear = operation_for(multiply_strips, ONE_LEVEL, suffix="_integers")

@@ -31,7 +31,7 @@ from kernels.cpu.isa.simd import fma, rint, select, sum_in_order, to_f32
 from kernels.cpu.isa.vectors import LANES, read_u16, write_u32
 from kernels.cpu.matmul.groups.vectors import LINE, PART_WORDS, values_at
 from kernels.cpu.matmul.records import PART, RoundLevelsRecord
-from kernels.cpu.runtime.work_split import COLUMNS
+from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 LEAST = 1e-30
 """A part of nothing larger is a part of zeros."""
@@ -138,9 +138,13 @@ def _round_row(x: int, width: int, words: int, groups: int, size: int) -> float:
 @operation
 def round_levels(record: RoundLevelsRecord, first: int, count: int, thread: int) -> None:
     """Rows first .. first + count - 1 of the weight, which are columns of its blocks."""
-    width, groups, size = record.width, record.groups, record.group_size
-    block_bytes = groups * LINE * (size // 8 + 1)
+    width, groups, size = record.width >> record.depth, record.groups >> record.depth, record.group_size
+    leaves, leaf_size = 1 << record.depth, groups * LINE * (size // 8 + 1)
+    strips = (record.rows + COLUMNS - 1) // COLUMNS * VECTORS
     for row in range(first, first + count):
-        words = record.words + row // COLUMNS * block_bytes + 4 * (row % COLUMNS)
-        scale = _round_row(record.weight + 2 * width * row, width, words, groups, size)
-        write_u32(record.params + row // LANES * 128 + 64 + 4 * (row % LANES), bits_of(float32(scale)))
+        for leaf in range(leaves):
+            part = leaves * row + leaf
+            words = record.words + (leaves * (row // COLUMNS) + leaf) * leaf_size + 4 * (row % COLUMNS)
+            scale = _round_row(record.weight + 2 * width * part, width, words, groups, size)
+            params = record.params + (strips * leaf + row // LANES) * 128
+            write_u32(params + 64 + 4 * (row % LANES), bits_of(float32(scale)))

@@ -63,13 +63,13 @@ def two_level_tile(
 ) -> None:
     """Rows of the result from `row` on, times columns of the strips from `strip` on. w: address of the first
     strip's words."""
-    words, groups = record.group_words, record.words // record.group_words
+    words, every = record.group_words, record.words // record.group_words
     term_bytes, stride = bytes_of_terms(TWO_LEVELS, words), record.columns * record.out_bytes
     xs = [record.x + 8 * record.words * (row + m) for m in unroll(range(rows))]
-    terms = [record.terms + term_bytes * groups * (row + m) for m in unroll(range(rows))]
+    terms = [record.terms + term_bytes * every * (row + m) for m in unroll(range(rows))]
     sums: list[Any] = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
     at, offset, term = w, 0, 0
-    for _ in range(groups):
+    for _ in range(every >> record.depth):
         totals: list[Any] = [i32x16(0) for _ in unroll(range(rows * vectors))]
         column = at + LINE * words
         for part in range(words // PART_WORDS):

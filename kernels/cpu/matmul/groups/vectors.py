@@ -53,11 +53,16 @@ def bytes_of_terms(kind: Static[int], words: int) -> int:
     return 8
 
 
-def params_of(kind: Static[int], params: int, strip: int) -> int:
-    """The address of the biases of 16 columns; with two levels of scales, these follow."""
+def bytes_of_params(kind: Static[int]) -> int:
+    """Those of 16 columns: biases; with two levels of scales, these follow."""
     if kind == TWO_LEVELS:
-        return params + 128 * strip
-    return params + 64 * strip
+        return 128
+    return 64
+
+
+def params_of(kind: Static[int], params: int, strip: int) -> int:
+    """The address of the params of 16 columns."""
+    return params + bytes_of_params(kind) * strip
 
 
 def scale_of(kind: Static[int], params: int) -> f32x16:

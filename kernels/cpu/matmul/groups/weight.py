@@ -34,7 +34,7 @@ from typing import ClassVar
 import torch
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put, padded_bias
+from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put, padded_bias, params_of, tree_depth
 from kernels.cpu.matmul.records import (
     E2M1_INTEGERS,
     E2M1_MIDDLE,
@@ -113,22 +113,39 @@ class GroupedWords:
         torch.bitwise_or(bits, zeros.int(), out=words[..., -1])
         self._scatter(rows, words.flatten(1))
 
-    def pack(self, bias: torch.Tensor | None, levels: int = 1) -> "GroupedWeight":
+    @property
+    def leaf_multiple(self) -> int:
+        """What the inputs of a leaf are a multiple of: those of a group; of permuted inputs all."""
+        return self.group_size if self.order is None else self.in_features
+
+    def pack(self, bias: torch.Tensor | None, levels: int = 1, leaves: int = 1) -> "GroupedWeight":
         """Returns these words with what multiplies with them. bias: [N] or None; levels: of scales, of which
-        those of the second level are 0. Where kernels.cpu.requirements.why_not() is None."""
+        those of the second level are 0; leaves: see kernels.ops.layers.leaves. Where
+        kernels.cpu.requirements.why_not() is None."""
         from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
         from kernels.cpu.matmul.groups.many_rows import scratch_bytes
 
-        params = torch.zeros(len(self.words) * MATRIX_ROWS // STRIP, levels, STRIP)
-        params[:, 0] = padded_bias(self.out_features, bias).view(-1, STRIP)
+        depth = tree_depth(self.in_features, leaves, self.leaf_multiple)
+        biases = padded_bias(self.out_features, bias)
+        if levels == 2:
+            of_leaves = torch.zeros(leaves, len(biases) // STRIP, levels, STRIP)
+            if depth:
+                params = torch.cat((of_leaves.flatten(), biases))
+            else:
+                of_leaves[0, :, 0] = biases.view(-1, STRIP)
+                params = of_leaves[0]
+        else:
+            params = params_of(biases, depth)
         return GroupedWeight(
             words=self.words,
             params=params,
             out_features=self.out_features,
             in_features=self.in_features,
             product=_product(self.e2m1, levels),
-            scratch_bytes=max(scratch_bytes(self.group_size // 8), 2 * self.in_features),
+            scratch_bytes=max(scratch_bytes(self.group_size // 8, depth), 2 * self.in_features),
+            depth=depth,
             group_size=self.group_size,
+            levels=levels,
             order=self.order,
             quantize=quantize_groups,
             e2m1=self.e2m1,
@@ -157,9 +174,11 @@ def integers_of(codes: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True, kw_only=True)
 class GroupedWeight(PackedMatrix):
     """words: [ceil(N / 48), groups, G / 8 + 1, 48] int32; params: [ceil(N / 48) * 3, levels, STRIP] float32:
-    biases, and scales with two levels. Terms: kernels.cpu.matmul.groups.inputs."""
+    biases, and scales with two levels; of several leaves see kernels.cpu.matmul.leaves. Terms:
+    kernels.cpu.matmul.groups.inputs."""
 
     group_size: int  # G
+    levels: int  # of scales: 1 or 2
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
     quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
     e2m1: bool = False  # whether words hold codes of floats
@@ -169,11 +188,6 @@ class GroupedWeight(PackedMatrix):
     def groups(self) -> int:
         """Of the inputs."""
         return self.words.shape[1]
-
-    @property
-    def levels(self) -> int:
-        """Of scales: 1 or 2."""
-        return self.params.shape[1]
 
     @property
     def padded(self) -> int:
@@ -227,6 +241,17 @@ class GroupedWeight(PackedMatrix):
             **self._fields(x, out), terms=terms.data_ptr(), group_words=self.group_size // 8
         )
 
+    @property
+    def _scales(self) -> torch.Tensor:
+        """Those of the second level: [N, groups] float32."""
+        leaves, strips = 1 << self.depth, 3 * len(self.words)
+        by_leaf = (
+            self.params.flatten()[: 2 * STRIP * strips * leaves]
+            .view(leaves, strips, 2, STRIP)[:, :, 1]
+            .flatten(1)
+        )
+        return by_leaf.t().repeat_interleave(self.groups >> self.depth, 1)
+
     def values(self) -> torch.Tensor:
         """The weight as it is computed with: [N, K] float32, its inputs in their own order."""
         blocks, groups, _, _ = self.words.shape
@@ -236,7 +261,7 @@ class GroupedWeight(PackedMatrix):
         integers = integers_of(integers).int() if self.e2m1 else integers
         last = last.transpose(1, 2).reshape(-1, groups, 1)
         if self.levels == 2:
-            values = _of_two_levels(integers, last, self.params[:, 1].flatten())
+            values = _of_two_levels(integers, last, self._scales)
         else:
             values = (integers - (last & 255)) * (last & -256).view(torch.float32)
         values = values.flatten(1)[: self.out_features, : self.in_features]
@@ -244,25 +269,26 @@ class GroupedWeight(PackedMatrix):
 
 
 def _of_two_levels(integers: torch.Tensor, last: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """integers: [N, groups, G]; last: their last words, [N, groups, 1]; scales: [N] -> [N, groups, G]."""
+    """integers: [N, groups, G]; last: their last words, [N, groups, 1]; scales: [N, groups] ->
+    [N, groups, G]."""
     parts = integers.view(*integers.shape[:2], -1, PART)
     bytes_ = last >> torch.arange(0, 8 * parts.shape[2], 8, dtype=torch.int32)
     levels: torch.Tensor = (parts - (bytes_ >> 4 & 15)[..., None]) * (bytes_ & 15)[..., None]
-    return levels.flatten(2) * scales[:, None, None]
+    return levels.flatten(2) * scales[:, :, None]
 
 
 def round_to_two_levels(
-    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None, leaves: int = 1
 ) -> GroupedWeight:
-    """Rounds with two levels of scales; groups have as many inputs as take the least memory. weight: [N, K]
-    bfloat16, K at least PART; bias: [N] or None; arena: of the model. Where
-    kernels.cpu.requirements.why_not() is None."""
+    """Rounds with two levels of scales, each leaf by itself; groups have as many inputs as take the least
+    memory. weight: [N, K] bfloat16, K at least PART; bias: [N] or None; arena: of the model; leaves: see
+    kernels.ops.layers.leaves. Where kernels.cpu.requirements.why_not() is None."""
     from kernels.cpu.matmul.groups.two_level_rounding import round_levels  # compiles, the first time
 
     weight, (rows, width) = weight.contiguous(), weight.shape
     group_size = min(SIZES, key=lambda size: (-(-width // size) * (size + 8), -size))
     groups = -(-width // group_size)
-    made = GroupedWords.empty((rows, width), group_size, groups, arena=arena).pack(bias, levels=2)
+    made = GroupedWords.empty((rows, width), group_size, groups, arena=arena).pack(bias, 2, leaves)
     record = RoundLevelsRecord(
         weight=weight.data_ptr(),
         words=made.words.data_ptr(),
@@ -270,6 +296,7 @@ def round_to_two_levels(
         groups=groups,
         group_size=group_size,
         params=made.params.data_ptr(),
+        depth=made.depth,
     )
     made.team.run_one(round_levels, rows, record, 1)
     return made

@@ -54,6 +54,9 @@ def products() -> None:
                 tell("groups", in_groups(weight, bias).multiply(x, True))
                 tell("e2m1", in_groups(weight, None, e2m1=True).multiply(x, True))
             tell("float32", pack_weight(weight.float(), bias.float()).multiply(x.float()))
+            if k % 128 == 0:
+                for form in (pack_weight, compact_weight, quantize_weight, round_to_two_levels):
+                    tell("leaves", form(weight.clone(), bias, leaves=4).multiply(x))
 
 
 def in_groups(weight: torch.Tensor, bias: torch.Tensor | None, e2m1: bool = False) -> "GroupedWeight":

@@ -9,7 +9,7 @@ import torch
 from kernels.attention.block_plan import BlockAttentionPlan
 from kernels.batch import InputBatch
 from kernels.cpu.program.program import StepProgram
-from kernels.cpu.runtime.records import ProgramRecord
+from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from tests.worker.fakes import Driver
 from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder import decoder
@@ -92,6 +92,24 @@ def test_the_same_bits(
     family: str, dtype: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ):
     folder = checkpoint(family, **FAMILIES[family])
+    compare(folder, monkeypatch, dtype, quantization)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantization"), [("bfloat16", ""), ("float32", ""), ("bfloat16", "int8"), ("bfloat16", "int4")]
+)
+def test_products_of_several_leaves(
+    dtype: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+):
+    """Inputs of o_proj and down_proj are 2 and 4 leaves, those of other matrices are one."""
+    folder = checkpoint("llama", head_dim=128, intermediate_size=1024, mlp_bias=True)
+    driver, _ = run(folder, dtype, quantization=quantization)
+    model = driver.runner.backend.model
+    assert isinstance(model, FusedDecoder)
+    records = model.programs[True].program.records
+    products = records[:, ProgramRecord.word("grain")] & 0xFFFFFFFF == 0
+    depths = records[:, ProductRecord.word("depth")] >> 32  # the upper half of a word
+    assert set(depths[products].tolist()) == {0, 1, 2}
     compare(folder, monkeypatch, dtype, quantization)
 
 

@@ -1,0 +1,33 @@
+"""The order in which a product sums whose inputs tensor parallelism splits: a tree of leaves.
+
+    y[t, n] = ((r[0] + r[1]) + (r[2] + r[3])) + ... + b[n]       a complete binary tree, float32, rounded once
+    r[i] = sum of x[t, k] * w[n, k] for k of leaf i               float32, as a product of its own
+
+The inputs of a leaf follow each other, and all leaves have as many. Their number L is a power of two, and
+follows from the shape of the whole weight and from what may be split. So a rank of a group of N, where N
+divides L, sums L / N leaves and their subtree, and the levels above add what the ranks have: the bits of a
+result are the same for any N. A product with one leaf is an ordinary one.
+
+Needs neither torch nor numpy.
+"""
+
+MOST = 8
+LEAST_INPUTS = 256
+"""Of a leaf: shorter ones cost time."""
+MULTIPLE = 32
+"""Leaves have a multiple of so many inputs: they end where words of packed weights do."""
+
+
+def count_leaves(inputs: int, units: int, multiple: int = 1) -> int:
+    """Returns L, the largest power of two up to MOST that divides the units, with leaves of LEAST_INPUTS or
+    more inputs. inputs: K of the whole weight; units: the number of its parts that are never split, such as
+    heads; multiple: consecutive inputs that are in one leaf, such as those of a quantized group."""
+    leaves = MOST
+    while leaves > 1 and not _fits(inputs, units, multiple, leaves):
+        leaves //= 2
+    return leaves
+
+
+def _fits(inputs: int, units: int, multiple: int, leaves: int) -> bool:
+    size, rest = divmod(inputs, leaves)
+    return not (rest or units % leaves or size < LEAST_INPUTS or size % MULTIPLE or size % multiple)

@@ -17,6 +17,7 @@ from itertools import islice
 import torch
 
 from kernels.api import InputBatch, count_leaves
+from pagewire.errors import StartupError
 from worker.layers.base import Weight
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement
@@ -156,7 +157,20 @@ class RowLinear(Matrix):
         return (AdaptedMatrix(self.in_features, (self.out_features,)),)
 
     def leaves(self, multiple: int) -> int:
-        return max(1, count_leaves(self.in_features, self._units, multiple) // self.group.size)
+        return self.leaves_of_rank(self.group.size, multiple, f"a matrix of {self.out_features} outputs")
+
+    def leaves_of_rank(self, ranks: int, multiple: int, name: str) -> int:
+        """Returns how many leaves each of so many ranks has of the sum. Raises StartupError where they cannot
+        divide them: their sums would not have the bits of one rank. multiple: see count_leaves(). name: of
+        this layer, for the message."""
+        leaves = count_leaves(self.in_features, self._units, multiple)
+        if leaves % ranks:
+            raise StartupError(
+                "cannot split the model",
+                f"{name} adds {self.in_features} inputs in {leaves} parts, which {ranks} ranks cannot divide",
+                "leave --tensor-parallel-size out, or make it smaller",
+            )
+        return leaves // ranks
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""

@@ -27,7 +27,7 @@ from pagewire.checkpoints.paths import checkpoint_path, tokenizer_folder
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.liveness import LEAST_PATIENCE_S
-from pagewire.host.resources import format_cores, parse_cores
+from pagewire.host.resources import by_node, format_cores, parse_cores
 from pagewire.internal.v1.engine_pb2 import ModelFacts, NamedAdapter, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
 from pagewire.limits import is_adapter_name
@@ -120,6 +120,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         fast_matmul=config.fast_matmul,
         seed=config.dummy_seed,
         tensor_parallel_size=config.tensor_parallel_size,
+        group_name=secrets.token_hex(16) if config.tensor_parallel_size > 1 else "",
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
@@ -273,11 +274,12 @@ def worker_arguments(config: EngineConfig) -> list[list[str]]:
 
 
 def _cores_by_rank(config: EngineConfig) -> list[str]:
-    """Divides --worker-cores into equal parts; "" for ranks that are not pinned."""
+    """Divides --worker-cores into equal parts, of as few NUMA nodes as possible; "" for ranks that are not
+    pinned."""
     size = config.tensor_parallel_size
     if size == 1 or not config.worker_cores:
         return [config.worker_cores] * size
-    cores = parse_cores(config.worker_cores)
+    cores = by_node(parse_cores(config.worker_cores))
     bounds = [len(cores) * rank // size for rank in range(size + 1)]
     return [format_cores(cores[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
 

@@ -22,6 +22,7 @@ from kernels.cpu.program.program import StepProgram as StepProgram
 from kernels.cpu.program.recording import RecordingOps as RecordingOps
 from kernels.cpu.runtime.arena import Arena as Arena
 from kernels.cpu.runtime.arena import zeros as zeros
+from kernels.cpu.runtime.rank_link import RankLink as RankLink
 from kernels.cpu.step.inputs import BlockInputs as BlockInputs
 from kernels.cpu.step.inputs import RepeatedStep as RepeatedStep
 from kernels.cpu.step.inputs import StepCheck as StepCheck

@@ -79,5 +79,6 @@ def _settings(initialize: worker_pb2.Initialize) -> worker_pb2.Initialize:
     """Returns what must be equal for a worker to be adopted."""
     settings = worker_pb2.Initialize()
     settings.CopyFrom(initialize)
-    settings.ClearField("cache_secret")
+    for name in ("cache_secret", "group_name", "first_rank_pid"):
+        settings.ClearField(name)
     return settings

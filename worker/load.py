@@ -31,7 +31,7 @@ def load(
 
 def check(initialize: worker_pb2.Initialize, platform: Platform[B], report: Report = _ignore) -> LoadPlan:
     """Reads the configuration of the model, and checks what is requested. Raises StartupError."""
-    check_group(platform.worker.rank, initialize.tensor_parallel_size)
+    check_group(platform.worker.rank, initialize, platform.name)
     platform.check(initialize)
     speculation = read_speculation(initialize, platform.name)
     config = choose_implementation(initialize, platform.name)

@@ -14,6 +14,10 @@ from pagewire.internal.v1 import worker_pb2
 from worker.cache_contents import CacheContents
 
 
+class RankGone(Exception):
+    """Another rank of the tensor-parallel group has ended, or has failed: this one cannot continue."""
+
+
 class Compilation(Protocol):
     """A grammar that is being compiled."""
 
@@ -97,9 +101,9 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
         if kind == "shutdown":
             return
         if kind == "step_plan":
+            runner.launch(command.step_plan, commands.has_command)  # which may drop the plan: EngineGone
             if command.step_plan.HasField("kept_changes"):
                 cached.apply(command.step_plan.kept_changes)
-            runner.launch(command.step_plan, commands.has_command)
         elif kind == "kept_changes":
             cached.apply(command.kept_changes)
         elif kind == "compile_grammar":

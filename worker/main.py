@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
@@ -32,13 +33,15 @@ from worker.cpu.precompile import needed_groups, precompile, select_instruction_
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports
-from worker.loop import StepRunner
+from worker.loop import RankGone, StepRunner
 from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
 """Time that the last message has to be sent."""
+RANK_GRACE_S = 5.0
+"""Time that the core has to end a rank whose peer is gone."""
 BUILT_IN = "auto", "cpu", "cuda"
 """Values of --device that need no plug-in."""
 
@@ -108,11 +111,24 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
     except EngineGone:
         logger.info("the engine core is gone")
         return 1
+    except RankGone as error:
+        logger.error("%s", error)
+        _await_end(channel)
+        return 1
     except Exception as error:
         failed = _failure(error)
         logger.debug("failed\n%s", failed.traceback)
         channel.send(worker_pb2.WorkerMessage(failed=failed))
         return 1
+
+
+def _await_end(channel: Channel) -> None:
+    """Waits a moment for the core to end this process: it names the rank that has ended first."""
+    until = time.monotonic() + RANK_GRACE_S
+    with contextlib.suppress(EngineGone):
+        while (left := until - time.monotonic()) > 0:
+            if channel.receive(left).WhichOneof("command") == "shutdown":
+                return
 
 
 def _import_ahead(cpu_kernels: str) -> None:
@@ -158,6 +174,7 @@ def _load_model(
             precompiled = stack.enter_context(contextlib.closing(precompile(needed_groups(initialize))))
         try:
             with quick_imports():
+                from worker.cpu.rank_runner import RankRunner
                 from worker.load import load
                 from worker.platforms.cpu import CpuPlatform
                 from worker.startup.model import choose_device
@@ -173,7 +190,12 @@ def _load_model(
             raise StartupError(
                 "cannot load a model", f"{error.name} is not installed", install_hint("serve")
             ) from error
-        runner, ready = load(initialize, CpuPlatform(config, precompiled, memory), report)
+        platform = CpuPlatform(config, precompiled, memory)
+        runner: StepRunner
+        runner, ready = load(initialize, platform, report)
+        if platform.ranks is not None:
+            platform.ranks.on_wait = None
+            runner = RankRunner(runner, platform.ranks)
         return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
 
 

@@ -66,6 +66,14 @@ class ParallelGroup(ABC):
         """Returns the largest of the values of all ranks at each index, on every rank; NaN where any is."""
         return torch.stack(list(self.gather(part))).amax(0)
 
+    def from_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the tensor of rank 0, on every rank; those of the others have its shape and dtype."""
+        return self.gather(tensor)[0]
+
+    def least(self, count: int) -> int:
+        """Returns the smallest of the counts of all ranks, on every rank."""
+        return min(int(each) for each in self.gather(torch.tensor([count])))
+
     def gather_columns(self, part: torch.Tensor, units: int = 0) -> torch.Tensor:
         """Returns the parts of all ranks side by side along the last dimension, on every rank. units: that
         are split as units() says, so that each stands there once; 0: each rank has its own part."""

@@ -129,6 +129,8 @@ class Rank:
         self.messages: deque[WorkerMessage] = deque()
         """Received and not yet taken, oldest first."""
         self.hang_detector = HangDetector(hang_timeout)
+        self.is_stopped = False
+        """Whether its process was stopped at the last look()."""
         self.name = "the worker" if size == 1 else f"rank {number} of the worker"
 
     def is_greeted_by(self, hello: WorkerHello) -> bool:
@@ -142,19 +144,21 @@ class Rank:
         if self.child is not None and self.child.pidfd in readable:
             raise self.death("")
 
-    def check_progress(self, awake_s: float) -> None:
-        """Raises WorkerDied if it hangs, after killing it. awake_s: see HangDetector.look()."""
+    def look(self, awake_s: float) -> str:
+        """Returns why it counts as hung; "" if it does not. awake_s: see HangDetector.look()."""
         vitals = read_vitals(self.child.pid) if self.child is not None else None
-        why = self.hang_detector.look(awake_s, vitals)
-        if not why:
-            return
+        self.is_stopped = vitals is not None and vitals.state == "T"
+        return self.hang_detector.look(awake_s, vitals)
+
+    def hang(self, why: str) -> WorkerDied:
+        """Kills the process, which hangs, and returns the error."""
         name = self.name
         if self.child is not None:
             log_stacks(name.removeprefix("the "), self.child.pid)
             self.child.kill()
             name, why = f"{name} (pid {self.child.pid})", why + "; it was killed"
         todo = "see the lines above; if it was only slow, raise --hang-timeout"
-        raise WorkerDied(f"{name} hangs", why, todo)
+        return WorkerDied(f"{name} hangs", why, todo)
 
     def death(self, why: str) -> WorkerDied:
         """Returns the error for a process that has ended. why: what is known from outside."""

@@ -134,8 +134,10 @@ class RankSocket:
             return
         self._next_look = now + 0.8 * pause  # a poll may end a little early
         awake_s = self._awake.passed(now, pause)
-        for rank in self.ranks:
-            rank.check_progress(awake_s)
+        reasons = {rank: why for rank in self.ranks if (why := rank.look(awake_s))}
+        if reasons:  # ranks wait for one another: the one that was stopped is what the others wait for
+            rank = next((rank for rank in self.ranks if rank.is_stopped), next(iter(reasons)))
+            raise rank.hang(reasons.get(rank, "it was stopped"))
 
     def receive(self) -> None:
         """Hands one message to its rank. A message of any other process is counted and dropped."""

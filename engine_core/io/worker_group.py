@@ -116,12 +116,16 @@ class WorkerGroup:
 
     def initialize(self, initialize: Initialize) -> None:
         """Tells the ranks what to load, once they have connected. Raises WorkerDied, Stopped."""
+        own = Initialize()
+        own.CopyFrom(initialize)
         for rank in self._ranks:
             message = self._socket.wait(rank)
             if message.WhichOneof("message") != "hello":
                 raise WorkerDied(f"cannot talk to {rank.name}", "its first message is not a WorkerHello")
             log.info("worker %d connected (pid %d)", rank.number, message.hello.pid)
-            self._socket.send(rank, pack(WorkerCommand(initialize=initialize)))
+            if rank.number == 0 and len(self._ranks) > 1:
+                own.first_rank_pid = message.hello.pid
+            self._socket.send(rank, pack(WorkerCommand(initialize=own)))
 
     def wait_ready(self, on_progress: Callable[[str, float], None]) -> Ready:
         """Waits until all ranks have loaded. on_progress: takes what rank 0 is doing, and 0 to 1."""
@@ -152,11 +156,13 @@ class WorkerGroup:
         self._tell(WorkerCommand(kept_changes=changes))
 
     def compile_grammar(self, number: int, grammar: str) -> None:
-        """Tells all ranks to compile a grammar, whenever they get to it.
+        """Tells rank 0, which samples, to compile a grammar, whenever it gets to it.
 
         Does not raise WorkerDied: a request that arrives then is not at fault. The next wait raises it.
         """
-        self._tell(WorkerCommand(compile_grammar=CompileGrammar(number=number, grammar=grammar)))
+        command = WorkerCommand(compile_grammar=CompileGrammar(number=number, grammar=grammar))
+        with contextlib.suppress(WorkerDied):
+            self._socket.send(self._ranks[0], pack(command))
 
     def take_compiled(self) -> list[int]:
         """Returns the numbers of grammars that rank 0 has compiled since the last call."""

@@ -43,7 +43,10 @@ class Group(StrEnum):
     )
     """Layers that keep a state per row."""
     EXPERTS = "experts", "experts.route", "experts.dispatch", "adapters.pairs"
-    SAMPLER = "sampler", "sampling.choose", "sampling.logits_processors", "runtime.program"
+    SAMPLER = (
+        "sampler",
+        *("sampling.choose", "sampling.logits_processors", "runtime.program", "runtime.rank_exchange"),
+    )
     """For any CPU."""
     MODEL = (
         "model",

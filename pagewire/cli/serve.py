@@ -101,15 +101,20 @@ def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
 
 
 def _check_parallelism(config: ServeConfig) -> None:
-    """Raises StartupError before a model is downloaded for several ranks, which no worker supports yet."""
-    for flag, size in (
-        ("--tensor-parallel-size", config.tensor_parallel_size),
-        ("--pipeline-parallel-size", config.pipeline_parallel_size),
+    """Raises StartupError before a model is downloaded for several ranks where no worker supports them."""
+    size = config.tensor_parallel_size
+    for flag, value, why in (
+        (
+            "--tensor-parallel-size",
+            size if config.device in ("cuda", "simulated") else 1,
+            "is built for CPUs",
+        ),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size, "is not built"),
     ):
-        if size > 1:
+        if value > 1:
             raise StartupError(
                 "cannot split the model",
-                f"{flag} is {size}, and a model runs in one worker",
+                f"{flag} is {value}, which {why}",
                 "leave it out; --data-parallel-size N starts N engines, each with the whole model",
             )
 

@@ -39,10 +39,16 @@ class CorePlan:
 
 
 def affinity() -> list[int]:
-    """Returns the cores that this process may run on, sorted so that hyper-threads of a core are adjacent."""
+    """Returns the cores that this process may run on, sorted as by_node() does."""
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return list(range(os.cpu_count() or 1))
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))
+    return by_node(os.sched_getaffinity(0))
+
+
+def by_node(cores: Iterable[int]) -> list[int]:
+    """Returns cores sorted so that those of a NUMA node are adjacent, and in it the hyper-threads of a
+    core."""
+    return sorted(cores, key=lambda core: (_node(core), _siblings(core), core))
 
 
 def available_cores() -> int:
@@ -95,6 +101,12 @@ def parse_cores(text: str) -> list[int]:
         first, dash, last = part.partition("-")
         cores.update(range(int(first), int(last if dash else first) + 1))
     return sorted(cores)
+
+
+def _node(core: int) -> int:
+    """Returns the NUMA node of a core; 0 where the kernel names none."""
+    folders = Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*")
+    return min((int(folder.name.removeprefix("node")) for folder in folders), default=0)
 
 
 def _siblings(core: int) -> int:

@@ -151,10 +151,8 @@ log = logging.getLogger(__name__)
 def share_cores(config: ServeConfig) -> CorePlan | None:
     """Decides on an assignment, logs it in one line and pins this process, whose children inherit that.
     Returns None when all processes may use all cores."""
-    cores = affinity()
-    plan = plan_cores(
-        cores, config.data_parallel_size, config.frontends + config.data_parallel_size, config.threads
-    )
+    cores, threads = affinity(), config.threads * config.tensor_parallel_size
+    plan = plan_cores(cores, config.data_parallel_size, config.frontends + config.data_parallel_size, threads)
     why = _why_not(config, len(cores)) or ("" if plan else "they are too few to be divided")
     failure = pin(plan.others) if plan and not why else None
     if failure is not None:

@@ -15,6 +15,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "How to": (
         "docs/operations.md",
         "docs/kubernetes.md",
+        "docs/distributed.md",
         "docs/security.md",
         "docs/checkpoints.md",
         "docs/benchmarking.md",

@@ -107,6 +107,9 @@ class CpuBackend:
         self.plan_check: PlanCheck | None = check
         self.swap_space, self._rows, self._observe = swap_space, rows, observe
         self._has_pieces = states is None and not any(spec.bidirectional for spec in cache.specs)
+        self.may_retry = True
+        """Whether a step for which memory does not suffice is computed in pieces. Not in a tensor-parallel
+        group, whose other ranks may have enough of it."""
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
         layers = cache.specs, cache.layout, kernels, has_states
@@ -203,7 +206,7 @@ class CpuBackend:
                 self.model, self.sampler, self._rows, self._batch, hidden, remember=self.remember
             )
         except (MemoryError, RuntimeError) as error:
-            if not self._has_pieces or not is_out_of_memory(error):
+            if not (self._has_pieces and self.may_retry) or not is_out_of_memory(error):
                 raise
         self._num_retried += 1
         if self._num_retried.bit_count() == 1:  # 1, 2, 4, 8 ...

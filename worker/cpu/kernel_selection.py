@@ -87,7 +87,7 @@ def use_cpu_kernels(
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
-    _check_ranks(model, forms)
+    check_leaves(model, forms)
     ops = CpuOps(dtype)
     ops.team.set_threads(torch.get_num_threads())
     ops.team.recovers_stragglers = not pinned  # threads keep their cores
@@ -132,12 +132,15 @@ def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str
             )
 
 
-def _check_ranks(model: LanguageModel, forms: WeightForms) -> None:
-    """Raises StartupError where ranks share a sum that has too few leaves (kernels.ops.layers.leaves)."""
+def check_leaves(model: LanguageModel, forms: WeightForms, ranks: int = 1) -> None:
+    """Raises StartupError where a sum has too few leaves for so many ranks, or for those of the layer's group
+    (kernels.ops.layers.leaves)."""
     for name, layer in model.named_modules():
-        if not isinstance(layer, RowLinear) or layer.most_ranks(forms) >= layer.group.size:
+        if not isinstance(layer, RowLinear):
             continue
-        leaves, size = layer.most_ranks(forms), layer.group.size
+        leaves, size = layer.most_ranks(forms), max(ranks, layer.group.size)
+        if leaves >= size:
+            continue
         raise StartupError(
             "cannot split the model",
             f"a product of {name}, with {layer.in_features} inputs, is a sum of {leaves} "

@@ -18,6 +18,7 @@ from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cp
 from worker.exactness import Exactness, on_cpu
 from worker.layers.matrix import GroupedMethod, WeightSlot
 from worker.models.base import LanguageModel
+from worker.parallel import ONE_RANK, ParallelGroup
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.implementation import ForeignConfig
 from worker.startup.model import Report, load_model, stored_dtype
@@ -86,26 +87,32 @@ class CpuWeights:
     dtype: torch.dtype  # of activations, and of parameters
     arena: Arena | None  # where the weights are; None: they become integers elsewhere
     quantization: str  # of the weights, as ModelFacts says it
+    group: ParallelGroup = ONE_RANK
 
 
 def load_cpu_weights(
-    initialize: worker_pb2.Initialize, config: ModelConfig, report: Report, memory: WeightsMemory | None
+    initialize: worker_pb2.Initialize,
+    config: ModelConfig,
+    report: Report,
+    memory: WeightsMemory | None,
+    group: ParallelGroup = ONE_RANK,
 ) -> CpuWeights:
-    """memory: for the weights; None: they get new one. Raises StartupError."""
+    """memory: for the weights; None: they get new one. group: the rank whose part is loaded. Raises
+    StartupError."""
     chosen = initialize.quantization
     if chosen:
         check_quantization(chosen, "cpu")
         if chosen == "int4":
             refuse_second_quantization(chosen, Path(initialize.model_path))
         bits = OwnBits(f"--quantization {chosen} rounds them again")
-        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits)
-        return CpuWeights(model, dtype, None, chosen)
+        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits, None, group)
+        return CpuWeights(model, dtype, None, chosen, group)
     arena = Arena(None if memory is None else memory.tensor())
     bits = OwnBits(why_not() or "", arena)
-    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, bits, arena)
+    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, bits, arena, group)
     if memory is not None:
         memory.release(arena.unused_address)
-    return CpuWeights(model, dtype, arena, bits.quantization)
+    return CpuWeights(model, dtype, arena, bits.quantization, group)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,8 @@ class CpuModel:
 def with_kernels(
     initialize: worker_pb2.Initialize, config: ModelConfig, weights: CpuWeights, report: Report, pinned: bool
 ) -> CpuModel:
-    """Packs the weights for the compiled kernels, and has steps recorded where these can run them."""
+    """Packs the weights for the compiled kernels, and has steps recorded where these can run them: no record
+    exchanges anything with other ranks."""
     kernels = use_cpu_kernels(
         weights.model,
         weights.dtype,
@@ -142,5 +150,7 @@ def with_kernels(
         exactness = config.exactness(exactness)
     exactness = exactness.with_cache(initialize.kv_cache_dtype)
     most = initialize.max_num_batched_tokens, initialize.max_num_seqs
-    model = fuse(weights.model, kernels.ops, kernels.blocks, *most)
+    model = weights.model
+    if weights.group.size == 1:
+        model = fuse(model, kernels.ops, kernels.blocks, *most)
     return CpuModel(model, weights.dtype, weights.quantization, kernels.blocks, exactness)

@@ -166,7 +166,7 @@ class RowLinear(Matrix):
     def most_ranks(self, forms: WeightForms) -> int:
         """Returns among how many ranks the leaves of a product can be divided."""
         if self._is_exact(forms):
-            return self.group.size
+            return self.in_features
         return self._all_leaves(self.method.leaf_multiple(forms))
 
     def _is_exact(self, forms: WeightForms) -> bool:

@@ -13,7 +13,7 @@ from worker.exactness import Exactness
 from worker.executor.executor import B, StepExecutor
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.step.rows import RowTable
-from worker.step.warmup_plans import measure_prefill
+from worker.step.warmup_plans import Execute, measure_prefill
 
 Report = Callable[[str, float], None]
 """Called with the name of a phase and the fraction of it that is done."""
@@ -84,7 +84,11 @@ class LoadedModel(ABC, Generic[B]):
         size, rows = self.plan.initialize.block_size, executor.rows
         most_tokens = self.plan.initialize.max_num_batched_tokens
         longest = min(most_tokens, rows.max_model_len - 1, rows.cache_blocks * size)
-        return measure_prefill(executor.execute, longest, size)
+        return measure_prefill(self.timed(executor), longest, size)
+
+    def timed(self, executor: StepExecutor[B]) -> Execute:
+        """Returns what executes steps whose durations are measured."""
+        return executor.execute
 
     @abstractmethod
     def finish(self, executor: StepExecutor[B], ready: worker_pb2.Ready) -> None:

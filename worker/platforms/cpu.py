@@ -3,11 +3,14 @@
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from kernels.api import CacheLayout
+from kernels.cpu import instruction_sets
 from kernels.cpu.sampling.api import sampling_kernels
+from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import engine_pb2, worker_pb2
@@ -17,6 +20,9 @@ from worker.adapters.store import AdapterStore
 from worker.cpu.backend import CpuBackend
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
+from worker.cpu.rank_checks import check_ranks
+from worker.cpu.rank_group import ProcessGroup
+from worker.cpu.rank_memory import Ranks, join, model_digest
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
@@ -27,17 +33,18 @@ from worker.memory.populate import claim_large
 from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
+from worker.parallel import ONE_RANK, ParallelGroup
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
 from worker.pooling.vectors import Floats
-from worker.sampling.sampler import Sampler
+from worker.sampling.of_ranks import sampler_of
 from worker.speculation.models.draft_model import read_draft_model
 from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import refuse_fast_matmul
 from worker.startup.model import dtype_name, model_bytes, stored_dtype
-from worker.step.warmup_plans import decode_plan, draft_plan, prefill_plan, removal_plan
+from worker.step.warmup_plans import Execute, decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
 
 logger = logging.getLogger(__name__)
@@ -58,6 +65,8 @@ class CpuPlatform(Platform[CpuBackend]):
         super().__init__(worker)
         self._precompiled, self._memory = precompiled, memory
         self._pinned = bool(worker.cores)  # no other process runs on them
+        self.ranks: Ranks | None = None
+        """The other ranks of the tensor-parallel group, from load_model() on; None: there are none."""
 
     def check(self, initialize: worker_pb2.Initialize) -> None:
         refuse_fast_matmul(initialize.fast_matmul, self.name)
@@ -67,10 +76,11 @@ class CpuPlatform(Platform[CpuBackend]):
         drafter = read_drafter(plan)
         if self._precompiled is not None:
             self._precompiled.begin()
-        weights = load_cpu_weights(initialize, config, report, self._memory)
+        group = self._join(plan)
+        weights = load_cpu_weights(initialize, config, report, self._memory, group)
         if drafter is not None:
             drafter.capture(weights.model)
-        self._set_threads(weights.model, initialize.data_parallel_size)
+        self._set_threads(weights.model, workers_on_host(initialize))
         if self._precompiled is not None:
             self._precompiled.wait(report)
         computing = with_kernels(initialize, config, weights, report, self._pinned)
@@ -80,12 +90,36 @@ class CpuPlatform(Platform[CpuBackend]):
             draft = drafter.load(weights.model, computing.dtype, report, self._pinned)
         facts = computing.exactness, dtype_name(computing.dtype), computing.quantization
         weight_bytes, takes_over = model_bytes(computing.model), bool(self.worker.standby)
-        return LoadedOnCpu(plan, *facts, weight_bytes, computing, draft, takes_over)
+        return LoadedOnCpu(plan, *facts, weight_bytes, computing, draft, takes_over, group)
+
+    def _join(self, plan: LoadPlan) -> ParallelGroup:
+        """Returns this rank of the group, once all ranks are here and are found alike. Raises StartupError
+        before weights are read."""
+        initialize = plan.initialize
+        size = initialize.tensor_parallel_size
+        if size <= 1:
+            return ONE_RANK
+        check_ranks(plan.config, size, initialize.quantization)
+        self.ranks = ranks = join(initialize, self.worker.rank, plan.report)
+        ranks.check_equal(
+            {
+                "pagewire": __version__,
+                "instruction set": instruction_sets.target_set().name,
+                "dtype": initialize.dtype,
+                "model": model_digest(Path(initialize.model_path)),
+            }
+        )
+        return ProcessGroup(self.worker.rank, size, ranks=ranks)
 
     def _set_threads(self, model: LanguageModel, num_workers: int) -> None:
         """Sets the number of torch's threads, which the compiled kernels take over."""
         cores = own_cores(max(1, num_workers), self._pinned)
         torch.set_num_threads(choose_threads(self.worker.threads, model_bytes(model), cores))
+
+
+def workers_on_host(initialize: worker_pb2.Initialize) -> int:
+    """Returns how many workers, this one included, share the processors and the memory."""
+    return max(1, initialize.data_parallel_size) * max(1, initialize.tensor_parallel_size)
 
 
 def read_drafter(plan: LoadPlan) -> DrafterPlan | None:
@@ -104,6 +138,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
     computing: CpuModel
     draft: LoadedDrafter | None
     takes_over: bool  # streams wait for this worker, which does not wait for the pages of its cache
+    group: ParallelGroup
 
     def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[CpuBackend]:
         initialize = self.plan.initialize
@@ -129,11 +164,12 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
                 rows,
                 plan.max_model_len,
                 size,
-                num_workers=max(1, initialize.data_parallel_size),
+                num_workers=workers_on_host(initialize),
                 requested_bytes=initialize.kv_cache_bytes,
                 num_threads=torch.get_num_threads(),
                 reserved=states_bytes(model.state_specs(), rows, checkpoints, plan.most_drafts),
             )
+        num_blocks = self.group.least(num_blocks)
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
         return KVCache(specs, CacheLayout(size, num_blocks, dtype, CPU, each_alone, stored))
 
@@ -143,7 +179,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         """Returns what executes steps on this cache."""
         plan, model = self.plan, self.computing.model
         rows = plan.make_rows(cache.num_blocks)
-        sampler = Sampler(
+        sampler = sampler_of(self.group)(
             rows.max_num_rows, rows.vocab_size, CPU, sampling_kernels(torch.get_num_threads()), grammars
         )
         drafter = observe = None
@@ -157,10 +193,11 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         size, dtype = plan.config.input_embedding_size, cache.layout.dtype
         adapters = AdapterRows(AdapterStore(model, load_adapter, size, dtype))
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states, adapters)
+        backend.may_retry = self.group.size == 1
         backend.drafter_tensors = drafter_tensors
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
         most_tokens = plan.initialize.max_num_batched_tokens
-        loader = adapters.store if model.target_modules else None
+        loader = adapters.store if model.target_modules and self.group.size == 1 else None
         heads = read_heads(plan.initialize, plan.config.state_size, self._logits)
         return StepExecutor(rows, backend, most_tokens, speculator, loader, heads)
 
@@ -179,6 +216,18 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         if claim is not None:
             (claim.log_failure if self.takes_over else claim.wait)()
 
+    def timed(self, executor: StepExecutor[CpuBackend]) -> Execute:
+        """All ranks take the times of rank 0, which decide how many steps are measured."""
+        if self.group.size == 1:
+            return executor.execute
+
+        def execute(plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+            result = executor.execute(plan)
+            result.duration_us = int(self.group.from_first(torch.tensor([result.duration_us])))
+            return result
+
+        return execute
+
     def cache_bytes(self, executor: StepExecutor[CpuBackend]) -> int:
         return executor.backend.cache.num_bytes
 
@@ -187,8 +236,10 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
 
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
+        group = self.group
         logger.info(
-            "%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
+            "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
+            f"rank {group.rank} of {group.size}: " if group.size > 1 else "",
             ready.model.architecture,
             self.dtype_name,
             f", weights in {self.quantization}" if self.quantization else "",

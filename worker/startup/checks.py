@@ -105,17 +105,34 @@ def check_split(config: ModelConfig, size: int, quantization: str) -> None:
             raise StartupError(_CANNOT_SPLIT, f"{config.architecture} has fewer {what} than there are ranks")
 
 
-def check_group(rank: int, size: int) -> None:
-    """Raises StartupError for a tensor-parallel group of more than one worker."""
-    if size > 1:
+def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> None:
+    """Raises StartupError for a rank that the group does not have, and where a tensor-parallel group is asked
+    for what one worker alone does. device: "cpu", "cuda" or "simulated"."""
+    size = max(1, initialize.tensor_parallel_size)
+    if rank >= size:
+        group = "one worker" if size == 1 else f"{size} workers"
+        ranks = "0" if size == 1 else f"0 to {size - 1}"
         raise StartupError(
-            _CANNOT_SPLIT,
-            f"tensor_parallel_size = {size} is not built yet: models can be split, but workers do not "
-            "exchange what they have computed",
-            "leave --tensor-parallel-size out",
+            "cannot join the group", f"rank {rank} in a group of {group}", f"use --rank {ranks}"
         )
-    if rank != 0:
-        raise StartupError("cannot join the group", f"rank {rank} in a group of one worker", "use --rank 0")
+    if size == 1:
+        return
+    flag = "--tensor-parallel-size"
+    for is_wanted, why, todo in (
+        (device != "cpu", f"{flag} {size} is built for CPUs, and the device is {device}", "use --device cpu"),
+        (
+            initialize.HasField("speculation"),
+            f"{flag} {size} with --speculate {initialize.speculation.flag}: ranks do not draft",
+            "leave --speculate out",
+        ),
+        (
+            bool(initialize.max_loras),
+            f"{flag} {size} with --lora, --lora-folder or --lora-hub: ranks do not load adapters",
+            "leave them out",
+        ),
+    ):
+        if is_wanted:
+            raise StartupError(_CANNOT_SPLIT, why, todo)
 
 
 def choose_max_model_len(initialize: worker_pb2.Initialize, config: ModelConfig) -> int:

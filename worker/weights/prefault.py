@@ -66,12 +66,13 @@ class WeightsMemory:
 
 
 def weights_memory(initialize: worker_pb2.Initialize) -> WeightsMemory | None:
-    """Returns memory of the size of the checkpoint's files, for a CPU. None if weights are not kept as the
-    files have them, or if there is no room, which loading reports."""
+    """Returns memory of the size of the checkpoint's files, or of a rank's part of them, for a CPU. None if
+    weights are not kept as the files have them, or if there is no room, which loading reports."""
     if initialize.quantization or initialize.load_format == "dummy":
         return None
     try:
-        return WeightsMemory(_memory_of(Path(initialize.model_path)))
+        num_bytes = _memory_of(Path(initialize.model_path))
+        return WeightsMemory(num_bytes // max(1, initialize.tensor_parallel_size))
     except (OSError, ValueError, StartupError):
         return None
 

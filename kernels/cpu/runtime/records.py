@@ -66,3 +66,24 @@ class DecideRowsRecord(OperationRecord):
     """kernels.cpu.experts.dispatch.decide_rows, whose rows are targets."""
 
     targets: Address  # [rows] RowTarget
+
+
+@record
+class RankExchange(Record):
+    """One exchange of bytes among ranks (kernels.cpu.runtime.rank_exchange)."""
+
+    memory: Address  # that all ranks share: lines of words
+    buffers: Address  # behind the lines
+    capacity: i64  # bytes of a buffer
+    rank: i64
+    num_ranks: i64
+    sequence: i64  # the number of the exchange
+    source: Address  # [count] bytes, this rank's part
+    count: i64
+    target: Address  # the parts of all ranks, each [count] bytes
+    stride: i64  # bytes from one part to the next
+    seconds: i64  # a sleep takes so long, and
+    nanoseconds: i64
+    spins: i64  # that are left out
+    is_posted: i64
+    missing: i64  # a rank that was waited for; -1: none

@@ -14,7 +14,8 @@ Needs neither torch nor numpy.
 
 MOST = 8
 LEAST_INPUTS = 1024
-"""Of a leaf: adding up shorter ones costs more than 3 % of a product (docs/lab-book.md)."""
+"""Of a leaf, where there are more than two: adding up shorter ones costs more than 3 % of a product
+(docs/lab-book.md)."""
 MULTIPLE = 32
 """Leaves have a multiple of so many inputs: they end where words of packed weights do."""
 UNDIVIDED = 1 << 62
@@ -33,4 +34,6 @@ def count_leaves(inputs: int, units: int, multiple: int = 1) -> int:
 
 def _fits(inputs: int, units: int, multiple: int, leaves: int) -> bool:
     size, rest = divmod(inputs, leaves)
-    return not (rest or units % leaves or size < LEAST_INPUTS or size % MULTIPLE or size % multiple)
+    return not (
+        rest or units % leaves or (leaves > 2 and size < LEAST_INPUTS) or size % MULTIPLE or size % multiple
+    )

@@ -65,7 +65,7 @@ def test_an_8b_model_fills_an_h200(tmp_path: Path, initialize: Initialize):
     ("changes", "why"),
     [
         ({"profile": "abacus"}, "there is no profile 'abacus'"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not built yet"),
+        ({"tensor_parallel_size": 2}, "2 is built for CPUs, and the device is simulated"),
         ({"max_model_len": 129}, "max_model_len = 129, but the model goes to 128"),
         ({"num_blocks": 1 << 31}, "has room for"),
         ({"gpu_memory_utilization": 1e-9}, "has room for 0 KV blocks"),

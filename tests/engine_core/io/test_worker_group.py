@@ -381,6 +381,17 @@ def test_the_fault_of_a_rank_is_the_fault_of_the_group(
         one_step(watchful)
 
 
+def test_the_rank_that_was_stopped_is_the_one_that_hangs(
+    watchful: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the core looks first at the other one, which waits for it and does not answer, either."""
+    monkeypatch.setenv("FAKE_WORKER", "hang-step")
+    start_two(watchful)
+    os.kill(watchful.pids[1], signal.SIGSTOP)
+    with pytest.raises(WorkerDied, match=r"rank 1 of the worker \(pid \d+\) hangs"):
+        one_step(watchful)
+
+
 def test_external_ranks_are_identified_by_their_numbers(link: WorkerGroup) -> None:
     address = f"--engine={link._socket.address}"
     module = "tests.engine_core.fake_worker_process"

@@ -16,8 +16,11 @@ from pagewire.flags import KEYS, UsageError
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size is 2, and a model runs in one worker"),
-        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size is 2, and a model runs in one worker"),
+        (
+            {"tensor_parallel_size": 2, "device": "cuda"},
+            "--tensor-parallel-size is 2, which is built for CPUs",
+        ),
+        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size is 2, which is not built"),
         ({"speculate": "3"}, "--speculate: 3 is not a method; there are lookup, grammar"),
         ({"num_blocks": 9, "kv_cache_memory": 1.0}, "--num-blocks and --kv-cache-memory both size"),
         ({"hang_timeout": 0.1}, "--hang-timeout is 0.1"),

@@ -10,11 +10,21 @@ from pagewire.host.resources import (
     CorePlan,
     affinity,
     available_cores,
+    by_node,
     format_cores,
     parse_cores,
     pin,
     plan_cores,
 )
+
+
+def test_cores_of_a_node_are_adjacent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where even cores are of one socket and odd ones of the other, and hyper-threads come last."""
+    monkeypatch.setattr(resources, "_node", lambda core: core % 2)
+    monkeypatch.setattr(resources, "_siblings", lambda core: core % 4)
+    assert by_node(range(8)) == [0, 4, 2, 6, 1, 5, 3, 7]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    assert affinity() == [0, 2, 1, 3]
 
 
 def test_ranges() -> None:

@@ -53,16 +53,29 @@ def test_the_context_of_prompts_that_are_computed_in_one_step(caplog: pytest.Log
 
 
 def test_a_group_of_one():
-    check_group(0, 1)
+    for device in ("cpu", "cuda", "simulated"):
+        check_group(0, worker_pb2.Initialize(tensor_parallel_size=1), device)
+
+
+def test_a_group_on_a_cpu():
+    for rank in (0, 1):
+        check_group(rank, worker_pb2.Initialize(tensor_parallel_size=2), "cpu")
 
 
 @pytest.mark.parametrize(
-    ("rank", "size", "flag"),
-    [(0, 2, "--tensor-parallel-size"), (1, 2, "--tensor-parallel-size"), (1, 1, "--rank 0")],
+    ("rank", "fields", "device", "flag"),
+    [
+        (1, {"tensor_parallel_size": 1}, "cpu", "--rank 0"),
+        (2, {"tensor_parallel_size": 2}, "cpu", "--rank 0 to 1"),
+        (0, {"tensor_parallel_size": 2}, "cuda", "--device cpu"),
+        (1, {"tensor_parallel_size": 2}, "simulated", "--device cpu"),
+        (0, {"tensor_parallel_size": 2, "speculation": worker_pb2.Speculation()}, "cpu", "--speculate"),
+        (0, {"tensor_parallel_size": 2, "max_loras": 8}, "cpu", "leave them out"),
+    ],
 )
-def test_groups_that_there_are_not(rank: int, size: int, flag: str):
+def test_groups_that_there_are_not(rank: int, fields: dict[str, Any], device: str, flag: str):
     with pytest.raises(StartupError) as refused:
-        check_group(rank, size)
+        check_group(rank, worker_pb2.Initialize(**fields), device)
     assert flag in refused.value.todo
 
 

@@ -120,9 +120,10 @@ def test_where_there_is_none(fields: dict[str, str], tmp_path: Path):
 def test_as_large_as_the_files(tmp_path: Path):
     for name in ("a.safetensors", "b.safetensors"):
         (tmp_path / name).write_bytes(bytes(5000))
-    memory = weights_memory(Initialize(model_path=str(tmp_path)))
-    assert memory is not None and len(memory.tensor()) == 10_000
-    memory.release(memory.tensor().data_ptr())
+    for ranks, num_bytes in ((0, 10_000), (1, 10_000), (2, 5_000)):
+        memory = weights_memory(Initialize(model_path=str(tmp_path), tensor_parallel_size=ranks))
+        assert memory is not None and len(memory.tensor()) == num_bytes, "each rank has its part"
+        memory.release(memory.tensor().data_ptr())
 
 
 def test_values_of_a_gguf_file_take_16_bits_but_those_that_stay_packed(tmp_path: Path):

@@ -1,0 +1,109 @@
+"""Tensor-parallel ranks of one host exchange bytes through memory that their processes share.
+
+    line 0              the abort word: 0, or 1 + the rank that has ended the group
+    line 1 + rank       posted      the number of the rank's last exchange
+                        sleepers    threads that wait for the next one
+    buffers             of each rank two, of capacity bytes: that of even exchanges, and that of odd ones
+
+In an exchange a rank writes its part into its buffer, posts the number, waits until all others have posted
+it, and copies their parts. A rank that has posted exchange n has read all of n - 1, and a rank that has seen
+all post n may write its buffer of n + 1, which was that of n - 1: so one wait is enough.
+
+A rank spins for about 50 us, then lets others have its core, then sleeps on the posted word; a rank that
+sleeps looks now and then whether the others live (worker.cpu.rank_memory).
+"""
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.cache import compiled
+from kernels.cpu.compiler.language import external
+from kernels.cpu.isa import atomics
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.runtime.records import RankExchange
+
+LINE = 64
+ABORT, POSTED, SLEEPERS = 0, 0, 8
+"""Offsets: in line 0, and in the line of a rank."""
+SPINS, YIELDS = 2000, 20
+_FUTEX = OPERATIONS.futex
+_WAIT, _WAKE = 0, 1
+_TIMEOUT = RankExchange.offset("seconds")
+
+_syscall = external("syscall", types.int64(*[types.int64] * 7))
+_memcpy = external("memcpy", types.int64(*[types.int64] * 3))
+
+
+def _line(exchange: RankExchange, rank: int) -> int:
+    return exchange.memory + LINE * (1 + rank)
+
+
+def _buffer(exchange: RankExchange, rank: int) -> int:
+    number = 2 * rank + exchange.sequence % 2
+    return exchange.buffers + number * exchange.capacity
+
+
+def _post(exchange: RankExchange) -> None:
+    """Writes this rank's part, says so, and wakes those that sleep."""
+    own = _line(exchange, exchange.rank)
+    if exchange.count > 0:
+        _memcpy(_buffer(exchange, exchange.rank), exchange.source, exchange.count)
+    atomics.add(own + POSTED, exchange.sequence - atomics.read(own + POSTED))
+    if atomics.read(own + SLEEPERS) > 0:
+        _syscall(_FUTEX, own + POSTED, _WAKE, 1 << 30, 0, 0, 0)
+
+
+def _sleep(exchange: RankExchange, line: int, seen: int) -> None:
+    """Until the rank of this line posts, or for as long as the record says."""
+    atomics.add(line + SLEEPERS, 1)
+    if atomics.read(line + POSTED) == seen:
+        _syscall(_FUTEX, line + POSTED, _WAIT, seen & 0xFFFFFFFF, exchange.address + _TIMEOUT, 0, 0)
+    atomics.add(line + SLEEPERS, -1)
+
+
+def _has_posted(exchange: RankExchange, rank: int) -> bool:
+    """Waits for a moment, with one sleep at the end."""
+    line, spins = _line(exchange, rank), exchange.spins
+    seen = atomics.read(line + POSTED)
+    while seen < exchange.sequence and spins < SPINS + YIELDS:
+        if spins < SPINS:
+            atomics.pause()
+        else:
+            atomics.yield_core()
+        spins += 1
+        seen = atomics.read(line + POSTED)
+    if seen < exchange.sequence:
+        _sleep(exchange, line, seen)
+        seen = atomics.read(line + POSTED)
+    return seen >= exchange.sequence
+
+
+def _missing(exchange: RankExchange) -> int:
+    """Returns a rank that has not posted yet; -1: all have."""
+    for rank in range(exchange.num_ranks):
+        if not _has_posted(exchange, rank):
+            return rank
+    return -1
+
+
+@compiled
+def exchange_parts(exchange: RankExchange) -> None:
+    """Posts, unless that is done, and waits for a moment. Writes which rank is missing; if none is, copies
+    all parts."""
+    if exchange.is_posted == 0:
+        _post(exchange)
+        exchange.is_posted = 1
+    exchange.missing = _missing(exchange)
+    if exchange.missing < 0 and exchange.count > 0:
+        for rank in range(exchange.num_ranks):
+            _memcpy(exchange.target + rank * exchange.stride, _buffer(exchange, rank), exchange.count)
+
+
+@compiled
+def read_word(address: int) -> int:
+    """Returns a word that other processes write; what they wrote before it is seen from then on."""
+    return atomics.read(address)
+
+
+@compiled
+def write_word(address: int, value: int) -> None:
+    """Writes a word for other processes, behind all that was written before."""
+    atomics.write(address, value)

@@ -1,0 +1,122 @@
+"""One rank's end of the memory through which the tensor-parallel ranks of a host exchange bytes
+(kernels.cpu.runtime.rank_exchange)."""
+
+import ctypes
+import mmap
+from collections.abc import Callable
+
+from kernels.cpu.runtime.records import RankExchange
+
+CAPACITY = 1 << 20
+"""Bytes of a buffer: what is larger is exchanged piece by piece."""
+_SLEEP_NS = 10_000_000
+_EPOCH = 40
+"""Exchanges of an epoch are numbered from its number << _EPOCH on."""
+_PID, _EPOCHS_ENDED = 16, 24
+"""Offsets in the line of a rank."""
+
+
+class RankLink:
+    """Exchanges bytes with the other ranks. For one thread."""
+
+    def __init__(self, memory: mmap.mmap, rank: int, size: int, capacity: int = CAPACITY) -> None:
+        """memory: of num_bytes(), zeros where no rank has used it yet. It is kept."""
+        from kernels.cpu.runtime import rank_exchange  # compiles, the first time
+
+        self._kernels, self._memory = rank_exchange, memory
+        self.rank, self.size, self.capacity = rank, size, capacity
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._lines = address + rank_exchange.LINE
+        self._abort = address + rank_exchange.ABORT
+        self._record = RankExchange(
+            memory=address,
+            buffers=address + mmap.PAGESIZE,
+            capacity=capacity,
+            rank=rank,
+            num_ranks=size,
+            sequence=0,
+            source=0,
+            count=0,
+            target=0,
+            stride=0,
+            seconds=0,
+            nanoseconds=_SLEEP_NS,
+            spins=0,
+            is_posted=0,
+            missing=0,
+        )
+        self._epoch = 0
+
+    @staticmethod
+    def num_bytes(size: int, capacity: int = CAPACITY) -> int:
+        """Returns how much memory so many ranks share."""
+        return mmap.PAGESIZE + 2 * size * capacity
+
+    def exchange(self, source: int, count: int, target: int, on_missing: Callable[[int], None]) -> None:
+        """Copies [count] bytes of each rank to a target [ranks, count]. Addresses. All ranks call it with the
+        same count, which may be 0: then each waits until all have called.
+
+        on_missing: called, while a rank is waited for, a hundred times a second with its number; what it
+        raises ends the wait.
+        """
+        record, first = self._record, 0
+        record.stride = count
+        while True:
+            record.source, record.target = source + first, target + first
+            record.count = min(self.capacity, count - first)
+            self._exchange(on_missing)
+            first += record.count
+            if first >= count:
+                return
+
+    def _exchange(self, on_missing: Callable[[int], None]) -> None:
+        record = self._record
+        record.sequence += 1
+        record.is_posted = record.spins = 0
+        self._kernels.exchange_parts(record)
+        while record.missing >= 0:
+            on_missing(record.missing)
+            record.spins = self._kernels.SPINS
+            self._kernels.exchange_parts(record)
+
+    def pid_of(self, rank: int) -> int:
+        """Returns the process of a rank; 0: it has not said it yet."""
+        return self._read(rank, _PID)
+
+    def tell_pid(self, pid: int) -> None:
+        """Says which process this rank is."""
+        self._write(_PID, pid)
+
+    def abort(self) -> None:
+        """Says that this rank ends, and with it the group."""
+        self._kernels.write_word(self._abort, 1 + self.rank)
+
+    @property
+    def aborting_rank(self) -> int:
+        """The rank that has said so; -1: none."""
+        return self._kernels.read_word(self._abort) - 1
+
+    def end_epoch(self) -> None:
+        """Says that this rank begins no exchange until all ranks have ended the epoch. Exchanges that some
+        have begun and others never will are forgotten then; see begin_epoch()."""
+        self._write(_EPOCHS_ENDED, self._epoch + 1)
+
+    def has_left(self, rank: int) -> bool:
+        """Returns whether a rank has ended the epoch without the exchange at hand."""
+        if self._read(rank, _EPOCHS_ENDED) <= self._epoch:
+            return False
+        return self._read(rank, self._kernels.POSTED) < self._record.sequence
+
+    def begin_epoch(self) -> bool:
+        """Begins the next epoch, if all ranks have ended this one. Returns whether it has."""
+        if any(self._read(rank, _EPOCHS_ENDED) <= self._epoch for rank in range(self.size)):
+            return False
+        self._epoch += 1
+        self._record.sequence = self._epoch << _EPOCH
+        return True
+
+    def _read(self, rank: int, offset: int) -> int:
+        return self._kernels.read_word(self._lines + self._kernels.LINE * rank + offset)
+
+    def _write(self, offset: int, value: int) -> None:
+        self._kernels.write_word(self._lines + self._kernels.LINE * self.rank + offset, value)

@@ -1,0 +1,107 @@
+"""Ranks exchange bytes through memory that they share: here, threads of one process."""
+
+import mmap
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from kernels.api import RankLink
+
+pytestmark = pytest.mark.cpu_kernels
+CAPACITY = 4096
+Missing = Callable[[int], None]
+
+
+def wait(rank: int) -> None:
+    """The other one comes."""
+
+
+def make_links(size: int) -> list[RankLink]:
+    memory = mmap.mmap(-1, RankLink.num_bytes(size, CAPACITY))
+    return [RankLink(memory, rank, size, CAPACITY) for rank in range(size)]
+
+
+def on_each(links: list[RankLink], work: Callable[[RankLink], None]) -> None:
+    errors: list[BaseException] = []
+
+    def run(link: RankLink) -> None:
+        try:
+            work(link)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(link,)) for link in links]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("count", [0, 1, CAPACITY - 1, CAPACITY, 3 * CAPACITY + 5])
+def test_each_rank_gets_the_parts_of_all(size: int, count: int):
+    """In exchange after exchange, also where a part is larger than a buffer."""
+
+    def part(rank: int, turn: int) -> torch.Tensor:
+        return torch.randint(256, (count,), dtype=torch.uint8, generator=torch.manual_seed(rank + 10 * turn))
+
+    expected = [[part(rank, turn) for rank in range(size)] for turn in range(20)]
+
+    def work(link: RankLink) -> None:
+        for turn in range(20):
+            found = torch.zeros(size, count, dtype=torch.uint8)
+            link.exchange(expected[turn][link.rank].data_ptr(), count, found.data_ptr(), wait)
+            assert torch.equal(found, torch.stack(expected[turn])), turn
+
+    on_each(make_links(size), work)
+
+
+def test_a_missing_rank_is_named_and_what_that_raises_ends_the_wait():
+    first, *_ = make_links(4)
+    named: list[int] = []
+
+    def give_up(rank: int) -> None:
+        named.append(rank)
+        if len(named) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        first.exchange(0, 0, 0, give_up)
+    assert named == [1, 1, 1]
+
+
+def test_an_exchange_that_one_rank_never_begins_is_forgotten_with_its_epoch():
+    first, other = make_links(2)
+
+    def leave(rank: int) -> None:
+        if first.has_left(rank):
+            raise EOFError
+        other.end_epoch()
+
+    with pytest.raises(EOFError):
+        first.exchange(0, 0, 0, leave)
+    assert not first.begin_epoch() and not other.begin_epoch(), "the first rank has not left"
+    first.end_epoch()
+    assert first.begin_epoch() and other.begin_epoch()
+    assert not first.has_left(1)
+    on_each([first, other], lambda link: link.exchange(0, 0, 0, wait))
+
+
+def test_a_rank_that_has_left_behind_the_exchange_is_not_missed():
+    first, other = make_links(2)
+    on_each([first, other], lambda link: link.exchange(0, 0, 0, wait))
+    other.end_epoch()
+    assert not first.has_left(1)
+
+
+def test_what_a_rank_says_of_itself():
+    first, other = make_links(2)
+    assert (other.pid_of(0), other.aborting_rank) == (0, -1)
+    first.tell_pid(1234)
+    assert (other.pid_of(0), other.pid_of(1)) == (1234, 0)
+    other.abort()
+    assert first.aborting_rank == other.aborting_rank == 1

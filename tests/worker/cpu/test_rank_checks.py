@@ -1,0 +1,41 @@
+"""Models that several ranks do not compute are refused by name, before weights are read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pagewire.errors import StartupError
+from worker.cpu import rank_checks
+from worker.cpu.rank_checks import check_ranks
+from worker.families.registry import read_model_config
+
+pytestmark = pytest.mark.cpu_kernels
+SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "intermediate_size": 1024}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_what_ranks_compute(family: str, size: int, checkpoint: Callable[..., Path]):
+    check_ranks(read_model_config(checkpoint(family, **SIZES)), size, "")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "why"),
+    [
+        ("llama", {}, "adds 48 inputs in 1 parts, which 2 ranks cannot divide"),
+        ("llama", SIZES | {"intermediate_size": 500}, "adds 500 inputs in 1 parts"),
+        ("qwen3_5", {}, "keeps states in place of keys and values"),
+        ("deepseek_v2", {}, "keeps latents in place of keys and values"),
+    ],
+)
+def test_what_they_do_not(family: str, changes: dict[str, object], why: str, checkpoint: Callable[..., Path]):
+    with pytest.raises(StartupError, match=why) as raised:
+        check_ranks(read_model_config(checkpoint(family, **changes)), 2, "")
+    assert raised.value.what == "cannot split the model" and "--tensor-parallel-size" in raised.value.todo
+
+
+def test_torch_does_not_divide_sums(checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_checks, "why_not", lambda: "llvmlite is not installed")
+    with pytest.raises(StartupError, match="ranks need the compiled kernels.* llvmlite is not installed"):
+        check_ranks(read_model_config(checkpoint("llama", **SIZES)), 2, "")

@@ -1,0 +1,195 @@
+"""Ranks find one another, and no wait of theirs is without an end."""
+
+import errno
+import mmap
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.api import RankLink
+from pagewire.errors import StartupError
+from pagewire.internal.v1.worker_pb2 import Initialize
+from worker.channel import EngineGone
+from worker.cpu import rank_memory
+from worker.cpu.rank_group import ProcessGroup
+from worker.cpu.rank_memory import Ranks, join, model_digest
+from worker.loop import RankGone
+
+pytestmark = pytest.mark.cpu_kernels
+
+
+def ignore(what: str, fraction: float) -> None:
+    """Nothing wants to know."""
+
+
+def make_ranks(size: int = 2) -> list[Ranks]:
+    memory = mmap.mmap(-1, RankLink.num_bytes(size))
+    return [Ranks(RankLink(memory, rank, size), ignore) for rank in range(size)]
+
+
+def on_each(work: Callable[[int], object], size: int = 2) -> list[object]:
+    """What each rank's thread returns or raises."""
+    found: dict[int, object] = {}
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(rank)
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[rank] for rank in range(size)]
+
+
+def command(size: int = 2, name: str = "test") -> Initialize:
+    return Initialize(tensor_parallel_size=size, group_name=name, first_rank_pid=os.getpid())
+
+
+def names_of_memory() -> list[str]:
+    links = []
+    for file in os.scandir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(file))
+        except FileNotFoundError:
+            continue
+    return [link for link in links if "pagewire-ranks" in link]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_join_and_gather(size: int):
+    """What is left of the memory has no name, so that nothing stays behind, however the ranks end."""
+
+    def work(rank: int) -> object:
+        group = ProcessGroup(rank, size, ranks=join(command(size, f"gather-{size}"), rank, ignore))
+        parts = group.gather(torch.arange(6, dtype=torch.float32).reshape(2, 3).T + rank)
+        total = group.sum(torch.full((3,), float(rank)))
+        return torch.stack(list(parts)), total, group.least(10 - rank), group.from_first(torch.tensor([rank]))
+
+    expected = torch.stack([torch.arange(6.0).reshape(2, 3).T + rank for rank in range(size)])
+    for found in on_each(work, size):
+        assert isinstance(found, tuple), found
+        parts, total, least, first = found
+        assert torch.equal(parts, expected)
+        assert total.tolist() == [sum(range(size))] * 3
+        assert (least, first.tolist()) == (11 - size, [0])
+    assert not names_of_memory()
+
+
+def test_the_end_of_a_peer_is_noticed_and_named():
+    ranks, _ = make_ranks()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as peer:
+        ranks.watch(1, peer.pid)
+        peer.kill()
+        with pytest.raises(RankGone, match="rank 1 of the worker is gone, and rank 0 ends with it"):
+            ranks.exchange(0, 0, 0)
+        with pytest.raises(RankGone, match="rank 1"):
+            ranks.begin_step()
+        with pytest.raises(RankGone, match="rank 1"):
+            ranks.leave_core()
+    with pytest.raises(RankGone, match="rank 1"):
+        ranks.watch(1, peer.pid)
+
+
+def test_a_rank_that_fails_ends_the_wait_of_the_others():
+    first, other = make_ranks()
+    other.abort()
+    with pytest.raises(RankGone, match="rank 1 of the worker has failed, and rank 0 ends with it"):
+        first.exchange(0, 0, 0)
+
+
+def test_no_wait_is_without_an_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_memory, "DEADLINE_S", 0.0)
+    ranks, _ = make_ranks()
+    with pytest.raises(RankGone, match="rank 1 of the worker has not come"):
+        ranks.exchange(0, 0, 0)
+
+
+def test_a_wait_is_reported_while_ranks_load(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_memory, "_REPORT_S", 0.0)
+    first, other = make_ranks()
+    reports: list[str] = []
+
+    def report(what: str, fraction: float) -> None:
+        reports.append(what)
+        other.abort()
+
+    first.on_wait = report
+    with pytest.raises(RankGone):
+        first.exchange(0, 0, 0)
+    assert reports == ["other ranks"]
+
+
+def test_a_step_that_not_all_ranks_have_is_begun_by_none():
+    """And the next core's steps are in order again."""
+    ranks = make_ranks()
+    assert on_each(lambda rank: ranks[rank].begin_step()) == [None, None]
+
+    def lose_the_core(rank: int) -> bool:
+        """Rank 0 has one plan more."""
+        dropped = False
+        if rank == 0:
+            with pytest.raises(EngineGone):
+                ranks[0].begin_step()
+            dropped = True
+        ranks[rank].leave_core()
+        return dropped
+
+    assert on_each(lose_the_core) == [True, False]
+    assert on_each(lambda rank: ranks[rank].begin_step()) == [None, None]
+
+
+def test_ranks_that_are_not_alike_are_named():
+    ranks = make_ranks(3)
+    facts = [{"pagewire": "1.0", "dtype": each} for each in ("auto", "auto", "float32")]
+    for found in on_each(lambda rank: ranks[rank].check_equal(facts[rank]), 3):
+        assert isinstance(found, StartupError)
+        assert found.what == "the ranks of the worker disagree"
+        assert found.why == "dtype: rank 0 has auto, rank 2 has float32"
+    assert on_each(lambda rank: ranks[rank].check_equal(facts[0]), 3) == [None] * 3
+
+
+def test_no_memory_to_share(monkeypatch: pytest.MonkeyPatch):
+    def refuse(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(StartupError) as raised:
+        join(command(), 0, ignore)
+    assert raised.value.why.startswith("rank 0: there are no 4 MiB of memory that they could share: No space")
+    assert not names_of_memory()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_does_not_come_is_named(rank: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rank_memory, "JOIN_S", 0.0)
+    with pytest.raises(StartupError, match=("rank 1 has not come", r"rank 0 \(pid \d+\) has made no")[rank]):
+        join(command(name=f"absent-{rank}"), rank, ignore)
+
+
+def test_the_process_of_rank_0_is_not_here():
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+        with pytest.raises(StartupError, match="cannot be opened"):
+            join(Initialize(tensor_parallel_size=2, first_rank_pid=gone.pid), 1, ignore)
+
+
+def test_the_digest_of_a_model_follows_its_files(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    digests = {model_digest(tmp_path)}
+    (tmp_path / "config.json").write_text("{ }")
+    digests.add(model_digest(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(bytes(101))
+    digests |= {model_digest(tmp_path), model_digest(tmp_path / "model.safetensors")}
+    assert len(digests) == 4
+    assert model_digest(tmp_path) in digests

@@ -1,0 +1,59 @@
+"""What a rank does around each step."""
+
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+
+from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult
+from worker.channel import EngineGone
+from worker.cpu.rank_memory import Ranks
+from worker.cpu.rank_runner import RankRunner
+from worker.loop import StepRunner, never
+
+RESULT = StepResult(step=3, token_ids=b"1234", started_ns=5, duration_us=6, forward_us=7, sample_counts=b"x")
+
+
+def make(rank: int) -> tuple[RankRunner, mock.Mock, mock.Mock]:
+    """The runner of a rank, what it surrounds, and the other ranks."""
+    runner, ranks = mock.Mock(StepRunner), mock.Mock(Ranks)
+    ranks.rank = rank
+    runner.finish.return_value = RESULT
+    return RankRunner(runner, ranks), runner, ranks
+
+
+def test_the_core_is_told_what_rank_0_has_sampled():
+    first, other = make(0)[0], make(1)[0]
+    assert first.finish() == RESULT
+    assert other.finish() == StepResult(step=3, started_ns=5, duration_us=6, forward_us=7)
+
+
+def test_a_step_begins_when_all_ranks_have_it():
+    order: list[str] = []
+    made, runner, ranks = make(0)
+
+    def note(what: str) -> Callable[..., None]:
+        return lambda *arguments: order.append(what)
+
+    ranks.begin_step.side_effect, runner.launch.side_effect = note("agreed"), note("launched")
+    made.launch(StepPlan(step=1), never)
+    assert order == ["agreed", "launched"]
+    ranks.begin_step.side_effect = EngineGone
+    with pytest.raises(EngineGone):
+        made.launch(StepPlan(step=2))
+    assert order == ["agreed", "launched"] and not ranks.abort.called
+
+
+def test_a_step_that_fails_on_one_rank_ends_the_group():
+    made, runner, ranks = make(1)
+    runner.launch.side_effect = MemoryError
+    with pytest.raises(MemoryError):
+        made.launch(StepPlan())
+    ranks.abort.assert_called_once_with()
+
+
+def test_ranks_leave_a_core_together():
+    made, runner, ranks = make(1)
+    made.abandon()
+    runner.abandon.assert_called_once_with()
+    ranks.leave_core.assert_called_once_with()

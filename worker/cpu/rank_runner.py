@@ -1,0 +1,61 @@
+"""Executes the plans of a tensor-parallel group on one of its ranks.
+
+A step begins when all ranks have its plan. A core that is killed between two sends leaves a plan at some
+ranks only: then these drop it, with all behind it, and the next core adopts a group whose ranks have executed
+the same steps.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from pagewire.internal.v1 import worker_pb2
+from worker.cpu.rank_memory import Ranks
+from worker.loop import Compilation, StepRunner, never
+
+
+class RankRunner:
+    """A StepRunner around that of a rank."""
+
+    def __init__(self, runner: StepRunner, ranks: Ranks) -> None:
+        self._runner, self._ranks = runner, ranks
+
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
+        """Raises EngineGone where another rank has lost the core without the plan; RankGone."""
+        self._ranks.begin_step()
+        try:
+            self._runner.launch(plan, is_interrupted)
+        except BaseException:
+            self._ranks.abort()
+            raise
+
+    def seconds_left(self) -> float | None:
+        return self._runner.seconds_left()
+
+    def finish(self) -> worker_pb2.StepResult:
+        """Of ranks other than the first, only when and for how long."""
+        result = self._runner.finish()
+        if self._ranks.rank == 0:
+            return result
+        times = {name: getattr(result, name) for name in _TIMES}
+        return worker_pb2.StepResult(step=result.step, **times)
+
+    def compile_grammar(self, grammar: str) -> Compilation:
+        return self._runner.compile_grammar(grammar)
+
+    def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        return self._runner.load_adapter(order)
+
+    def drop_adapter(self, digest: bytes) -> None:
+        self._runner.drop_adapter(digest)
+
+    @property
+    def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        return self._runner.held_adapters
+
+    def abandon(self) -> None:
+        """Raises RankGone."""
+        self._runner.abandon()
+        self._ranks.leave_core()
+
+
+_TIMES = "started_ns", "duration_us", "prepare_us", "forward_us", "sample_us"

@@ -23,9 +23,10 @@ UNDIVIDED = 1 << 62
 
 
 def count_leaves(inputs: int, units: int, multiple: int = 1) -> int:
-    """Returns L, the largest power of two up to MOST that divides the units, with leaves of LEAST_INPUTS or
-    more inputs. inputs: K of the whole weight; units: the number of its parts that are never split, such as
-    heads; multiple: consecutive inputs that are in one leaf, such as those of a quantized group."""
+    """Returns L, the largest power of two up to MOST that divides the units, whose leaves have LEAST_INPUTS
+    or more inputs; else two of any length, so that two ranks can share small models. inputs: K of the whole
+    weight; units: the number of its parts that are never split, such as heads; multiple: consecutive inputs
+    that are in one leaf, such as those of a quantized group."""
     leaves = MOST
     while leaves > 1 and not _fits(inputs, units, multiple, leaves):
         leaves //= 2
@@ -34,6 +35,5 @@ def count_leaves(inputs: int, units: int, multiple: int = 1) -> int:
 
 def _fits(inputs: int, units: int, multiple: int, leaves: int) -> bool:
     size, rest = divmod(inputs, leaves)
-    return not (
-        rest or units % leaves or (leaves > 2 and size < LEAST_INPUTS) or size % MULTIPLE or size % multiple
-    )
+    is_long = leaves == 2 or size >= LEAST_INPUTS
+    return is_long and not (rest or units % leaves or size % MULTIPLE or size % multiple)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.leaves import LEAST_INPUTS, MOST, UNDIVIDED, count_leaves
+from kernels.ops.layers.leaves import LEAST_INPUTS, MOST, MULTIPLE, UNDIVIDED, count_leaves
 from tests.kernels.references.matmul import tree_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
@@ -17,7 +17,11 @@ from tests.kernels.tolerances import assert_close, random
         (11008, 11008, 1, 8),  # leaves of 1376
         (11008, 11008, 128, 2),  # 86 groups
         (576, 9, 1, 1),
-        (1536, 1536, 1, 1),  # not leaves of 768
+        (1536, 1536, 1, 2),  # two of any length
+        (192, 6, 1, 2),
+        (64, 4, 1, 2),
+        (96, 4, 1, 1),  # words of packed weights end at 32
+        (4096, 32, 2048, 2),
         (2048, 32, 1, 2),
         (4864, 4864, 1, 4),  # leaves of 1216
         (4864, 4864, 128, 2),
@@ -40,7 +44,9 @@ def test_leaves_are_whole_units_of_some_length():
                 leaves = count_leaves(inputs, units, multiple)
                 assert leaves in (1, 2, 4, MOST) and units % leaves == 0
                 if leaves > 1:
-                    assert inputs % (leaves * multiple) == 0 and inputs // leaves >= LEAST_INPUTS
+                    assert inputs % (leaves * multiple) == 0 and inputs // leaves >= (
+                        LEAST_INPUTS if leaves > 2 else MULTIPLE
+                    )
 
 
 def test_ranks_change_no_bit():

@@ -139,9 +139,11 @@ def quantize_weight(
     from kernels.cpu.runtime.work_split import COLUMNS
 
     assert leaves == 1
-    sums = None
+    sums: Operation[LinearRecord] | None = None
     if largest is not None:
-        from kernels.cpu.matmul.gemm_int8_sums import linear_int8_sums as sums  # compiles, the first time
+        from kernels.cpu.matmul.gemm_int8_sums import linear_int8_sums  # compiles, the first time
+
+        sums = linear_int8_sums
     out_features, in_features = weight.shape
     blocks, padded = -(-out_features // COLUMNS), -(-in_features // PAD) * PAD
     words = (arena or Arena()).zeros((blocks, padded // 4, COLUMNS), torch.int32)

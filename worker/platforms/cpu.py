@@ -100,11 +100,12 @@ class CpuPlatform(Platform[CpuBackend]):
         if size <= 1:
             return ONE_RANK
         check_ranks(plan.config, size, initialize.quantization)
+        chosen = instruction_sets.target_set()
         self.ranks = ranks = join(initialize, self.worker.rank, plan.report)
         ranks.check_equal(
             {
                 "pagewire": __version__,
-                "instruction set": instruction_sets.target_set().name,
+                "instruction set": chosen.name if chosen is not None else "none",
                 "dtype": initialize.dtype,
                 "model": model_digest(Path(initialize.model_path)),
             }

@@ -11,7 +11,7 @@ on a slow machine, or may compile something: it gets five times the limit.
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from engine_core.io.worker_process import SEE_ABOVE, WorkerDied, WorkerProcess
 from pagewire.host.liveness import Liveness
@@ -81,6 +81,16 @@ class HangDetector:
         self._taken = self._quiet = 0.0
 
     @property
+    def owes_step(self) -> bool:
+        """Whether a plan is without its result."""
+        return self._loading is None and bool(self._in_flight)
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds since it has computed, of a rank that owes a step."""
+        return self._quiet
+
+    @property
     def limit(self) -> float:
         """Seconds that the oldest plan in flight may take."""
         per_token = max(self._per_token, self._least_per_token)
@@ -115,6 +125,21 @@ class HangDetector:
         if self._taken < limit:
             return ""
         return f"a step has taken {self._taken:.1f} s, and it should have been over long ago"
+
+
+def find_hung(ranks: Sequence["Rank"], reasons: Mapping["Rank", str]) -> "Rank | None":
+    """Returns the rank that is to blame, of those that have a reason to count as hung; None: no rank hangs.
+
+    In a step, ranks wait for one another. So while one of them may still compute it, the others have a reason
+    to wait; and of several that exceed their limits, one that was stopped, or else one that computes, is what
+    the others wait for.
+    """
+    silent = [rank for rank in ranks if not rank.messages]
+    hung = [rank for rank in silent if rank in reasons]
+    stopped = [rank for rank in hung if rank.is_stopped]
+    if not stopped and any(rank.hang_detector.owes_step and rank not in reasons for rank in silent):
+        return None
+    return min(stopped or hung, key=lambda rank: rank.hang_detector.quiet_s, default=None)
 
 
 class Rank:

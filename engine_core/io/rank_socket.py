@@ -14,7 +14,7 @@ import zmq
 from google.protobuf.message import DecodeError
 
 from engine_core.io.process_control import Stopped, StopSignal
-from engine_core.io.rank import Rank
+from engine_core.io.rank import Rank, find_hung
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
 from pagewire.host.liveness import AwakeTime
 from pagewire.internal.v1.worker_pb2 import AdapterLoaded, WorkerMessage
@@ -135,9 +135,9 @@ class RankSocket:
         self._next_look = now + 0.8 * pause  # a poll may end a little early
         awake_s = self._awake.passed(now, pause)
         reasons = {rank: why for rank in self.ranks if (why := rank.look(awake_s))}
-        if reasons:  # ranks wait for one another: the one that was stopped is what the others wait for
-            rank = next((rank for rank in self.ranks if rank.is_stopped), next(iter(reasons)))
-            raise rank.hang(reasons.get(rank, "it was stopped"))
+        hung = find_hung(self.ranks, reasons)
+        if hung is not None:
+            raise hung.hang(reasons[hung])
 
     def receive(self) -> None:
         """Hands one message to its rank. A message of any other process is counted and dropped."""

@@ -20,7 +20,7 @@ from tests.e2e import services
 pytestmark = pytest.mark.cpu_kernels
 SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "intermediate_size": 1024}
 """The sums that ranks divide have four parts."""
-SMALL = {"block_size": 16, "max_num_batched_tokens": 48, "num_blocks": 40, "swap_space": 0.0}
+SMALL = {"block_size": 16, "max_num_batched_tokens": 48, "num_blocks": 40, "pooling_type": "last"}
 """Prompts are computed in chunks, and there is no room for all of them at once."""
 PROMPTS = [[3 + (7 * number + at * at) % 250 for at in range(60 + 25 * number)] for number in range(4)]
 ALL = [

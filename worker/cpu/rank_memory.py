@@ -84,8 +84,8 @@ class Ranks:
         RankGone."""
         self._since = 0.0
         self._link.end_epoch()
-        while not self._link.begin_epoch():
-            self._look(-1)
+        while (missing := self._link.begin_epoch()) >= 0:
+            self._look(missing)
             time.sleep(_LOOK_S)
 
     def abort(self) -> None:
@@ -102,12 +102,12 @@ class Ranks:
                 if time.monotonic() - self._since > JOIN_S:
                     raise StartupError(_WHAT, f"rank {rank} has not come within {JOIN_S:.0f} s", _TODO)
                 time.sleep(_LOOK_S)
-            if rank != self.rank:
+            if rank != self.rank and rank not in self._ends.values():
                 self.watch(rank, pid)
 
     def _look(self, missing: int) -> None:
         """Raises RankGone if a peer has ended or failed, or has been waited for too long. missing: a rank
-        that is waited for; -1: any."""
+        that is waited for."""
         for descriptor, _ in self._watched.poll(0):
             raise self._gone(self._ends[descriptor])
         failed = self._link.aborting_rank

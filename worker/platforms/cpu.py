@@ -37,7 +37,7 @@ from worker.parallel import ONE_RANK, ParallelGroup
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
 from worker.pooling.vectors import Floats
-from worker.sampling.of_ranks import sampler_of
+from worker.sampling.of_ranks import make_sampler
 from worker.speculation.models.draft_model import read_draft_model
 from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
@@ -100,11 +100,12 @@ class CpuPlatform(Platform[CpuBackend]):
         if size <= 1:
             return ONE_RANK
         check_ranks(plan.config, size, initialize.quantization)
+        chosen = instruction_sets.target_set()
         self.ranks = ranks = join(initialize, self.worker.rank, plan.report)
         ranks.check_equal(
             {
                 "pagewire": __version__,
-                "instruction set": instruction_sets.target_set().name,
+                "instruction set": chosen.name if chosen is not None else "none",
                 "dtype": initialize.dtype,
                 "model": model_digest(Path(initialize.model_path)),
             }
@@ -179,9 +180,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         """Returns what executes steps on this cache."""
         plan, model = self.plan, self.computing.model
         rows = plan.make_rows(cache.num_blocks)
-        sampler = sampler_of(self.group)(
-            rows.max_num_rows, rows.vocab_size, CPU, sampling_kernels(torch.get_num_threads()), grammars
-        )
+        ops = sampling_kernels(torch.get_num_threads())
+        sampler = make_sampler(self.group, rows.max_num_rows, rows.vocab_size, CPU, ops, grammars)
         drafter = observe = None
         drafter_tensors: list[torch.Tensor] = []
         if self.draft is not None:

@@ -2,7 +2,9 @@
 
 import torch
 
+from kernels.api import SamplingOps
 from pagewire.internal.v1 import worker_pb2
+from worker.grammar.rows import GrammarRows
 from worker.parallel import ONE_RANK, ParallelGroup
 from worker.sampling.logprobs.scores import SampledScores
 from worker.sampling.sampler import Sampler
@@ -49,9 +51,18 @@ class FollowingSampler(Sampler):
         return torch.zeros(len(rows), count, dtype=torch.int64), torch.zeros(len(rows), count)
 
 
-def sampler_of(group: ParallelGroup) -> type[Sampler]:
-    """Returns the sampler of a rank."""
+def make_sampler(
+    group: ParallelGroup,
+    max_num_rows: int,
+    vocab_size: int,
+    device: torch.device,
+    ops: SamplingOps | None = None,
+    grammars: GrammarRows | None = None,
+) -> Sampler:
+    """Returns the sampler of a rank. All but the group: see Sampler."""
+    arguments = max_num_rows, vocab_size, device, ops, grammars
     if group.size == 1:
-        return Sampler
-    kind = FirstSampler if group.rank == 0 else FollowingSampler
-    return type(kind.__name__, (kind,), {"group": group})
+        return Sampler(*arguments)
+    sampler = FollowingSampler(*arguments) if group.rank else FirstSampler(*arguments)
+    sampler.group = group
+    return sampler

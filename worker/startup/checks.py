@@ -126,6 +126,11 @@ def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> No
             "leave --speculate out",
         ),
         (
+            initialize.load_format == "dummy",
+            f"{flag} {size} with --load-format dummy: random weights are drawn by one worker",
+            "use a checkpoint",
+        ),
+        (
             bool(initialize.max_loras),
             f"{flag} {size} with --lora, --lora-folder or --lora-hub: ranks do not load adapters",
             "leave them out",

@@ -107,13 +107,15 @@ class RankLink:
             return False
         return self._read(rank, self._kernels.POSTED) < self._record.sequence
 
-    def begin_epoch(self) -> bool:
-        """Begins the next epoch, if all ranks have ended this one. Returns whether it has."""
-        if any(self._read(rank, _EPOCHS_ENDED) <= self._epoch for rank in range(self.size)):
-            return False
+    def begin_epoch(self) -> int:
+        """Begins the next epoch, if all ranks have ended this one: then it returns -1, else one that has
+        not."""
+        for rank in range(self.size):
+            if self._read(rank, _EPOCHS_ENDED) <= self._epoch:
+                return rank
         self._epoch += 1
         self._record.sequence = self._epoch << _EPOCH
-        return True
+        return -1
 
     def _read(self, rank: int, offset: int) -> int:
         return self._kernels.read_word(self._lines + self._kernels.LINE * rank + offset)

@@ -7,7 +7,7 @@ from tests.worker.fakes import resolved_params
 from tests.worker.ranks import on_ranks
 from worker.cpu.weights import CPU
 from worker.parallel import ONE_RANK, ParallelGroup
-from worker.sampling.of_ranks import sampler_of
+from worker.sampling.of_ranks import make_sampler
 from worker.sampling.sampler import Sampler
 
 VOCAB_SIZE = 50
@@ -17,7 +17,7 @@ def test_all_ranks_get_the_tokens_of_rank_0():
     """Though the logits of the others are not looked at."""
 
     def work(group: ParallelGroup) -> list[torch.Tensor]:
-        sampler = sampler_of(group)(4, VOCAB_SIZE, CPU)
+        sampler = make_sampler(group, 4, VOCAB_SIZE, CPU)
         for row in range(3):
             params = resolved_params(temperature=1.0, seed=row, presence_penalty=0.5)
             sampler.add_row(row, NewRow(row=row, sampling=params), [1, 2], [])
@@ -37,4 +37,4 @@ def test_all_ranks_get_the_tokens_of_rank_0():
 
 
 def test_a_rank_that_is_alone_has_the_usual_sampler():
-    assert sampler_of(ONE_RANK) is Sampler
+    assert type(make_sampler(ONE_RANK, 4, VOCAB_SIZE, CPU)) is Sampler

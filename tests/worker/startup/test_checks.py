@@ -71,6 +71,7 @@ def test_a_group_on_a_cpu():
         (1, {"tensor_parallel_size": 2}, "simulated", "--device cpu"),
         (0, {"tensor_parallel_size": 2, "speculation": worker_pb2.Speculation()}, "cpu", "--speculate"),
         (0, {"tensor_parallel_size": 2, "max_loras": 8}, "cpu", "leave them out"),
+        (0, {"tensor_parallel_size": 2, "load_format": "dummy"}, "cpu", "use a checkpoint"),
     ],
 )
 def test_groups_that_there_are_not(rank: int, fields: dict[str, Any], device: str, flag: str):

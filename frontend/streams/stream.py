@@ -123,7 +123,6 @@ class Stream:
         return self._num_open
 
     def started(self, queue_us: int, cached_tokens: int, waits_us: Items[int] = ()) -> None:
-        """The request was scheduled for the first time since it was last sent."""
         self._timings.started(queue_us, waits_us)
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
@@ -137,7 +136,6 @@ class Stream:
         return self._timings.parts()
 
     def paused(self, pause_us: int, now: int) -> None:
-        """The request was preempted, and runs again or has ended."""
         self._timings.paused(pause_us, now)
 
     @property
@@ -146,7 +144,6 @@ class Stream:
         return scores.missing if scores is not None else None
 
     def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
-        """Appends log-probabilities of a part of the prompt. Raises ProtocolError."""
         if self._header.prompt_scores is None:
             raise ProtocolError("log-probabilities of a prompt that were not requested")
         try:
@@ -155,7 +152,6 @@ class Stream:
             raise ProtocolError(str(error)) from None
 
     def delivered(self) -> Iterator[tuple[int, "array[int]", bool]]:
-        """Yields (index, token ids so far, whether it has ended) for each sequence."""
         for sequence in self._sequences:
             yield sequence.index, sequence.tokens, sequence.finish is not None
 

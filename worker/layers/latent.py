@@ -108,7 +108,6 @@ class LatentAttention(AttentionPart):
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         assert rotation is not None
         heads, rotary = self.num_heads, self.num_heads * self.spec.rotary_dim
         queries, latents = self.queries(x, batch), self.latent(x, batch)

@@ -50,7 +50,6 @@ class MLP(FeedForward):
         self.up, self.down, self.activation = up, down, activation_name
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         return self.down(self.ops.activation(self.up(x, batch), self.activation), batch)
 
 
@@ -65,5 +64,4 @@ class GatedMLP(FeedForward):
         self.activation = GatedActivation(activation_name, factor)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         return self.down(self.activation(self.gate_up(x, batch)), batch)

@@ -155,7 +155,6 @@ class GatedDeltaNet(StatefulPart):
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         ops, taps, rates, norm = self.ops, self.convolution, self.rates, self.norm
         assert batch.spans is not None
         last, state, drafted, log = cache
@@ -207,7 +206,6 @@ class Mamba2(StatefulPart):
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         assert batch.spans is not None
         ops, taps, rates, norm = self.ops, self.convolution, self.rates.values(), self.norm
         last, state, drafted, log = cache
@@ -233,7 +231,6 @@ class AttentionBesideMamba2(SideBySide):
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         keys_and_values, states = self._split(cache)
         scanned = self.mamba(x, batch, states)
         attended = self.attention(x, batch, keys_and_values, rotation)

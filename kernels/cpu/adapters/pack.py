@@ -51,7 +51,6 @@ class PackedAdapter:
         return self._words.nbytes
 
     def changes(self, layer: int) -> bool:
-        """Whether a layer has any parts."""
         return bool(self._layers[layer].count)
 
 

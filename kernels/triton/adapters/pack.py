@@ -65,7 +65,6 @@ class DeviceAdapter:
         return sum(each.nbytes for each in self.tensors)
 
     def changes(self, layer: int) -> bool:
-        """Whether a layer has any parts."""
         return self._changed[layer]
 
 

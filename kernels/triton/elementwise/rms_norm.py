@@ -1,8 +1,5 @@
 """kernels.ops.layers.norms on CUDA: one program per row, the whole row in registers.
 
-    rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
-    add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r
-
 x, residual: [..., E] contiguous, float32, bfloat16 or float16; weight: [E]. Squares are summed in float32;
 the sum of x and r is rounded to the dtype before it is normed, as in the reference.
 Bytes moved: 2 * E values per row; with the residual 4 * E. A decode step of 32 rows of 4096 is 1 MB: the

@@ -1,11 +1,7 @@
 """The weights of experts on CUDA: weigh and combine of kernels.ops.experts.dispatch.
 
-    weigh:    out[places[t, j]] = x[t] * weights[t, j]
-    combine:  out[t] = sum_j weights[t, j] * y[places[t, j]]  +  sigmoid(gate[t]) * shared[t]
-
-x: [T, E] and y: [P, E], rows contiguous; weights: [T, k] float32; places: [T, k] integers; shared: [T, E] or
-None; gate: [T] float32 or None for a factor of 1. Products and sums are float32, over j in ascending order,
-and rounded once; the compiler fuses no product with a sum, so that they are those of kernels.ops.
+x: [T, E] and y: [P, E], rows contiguous; shared: [T, E] or None; gate: [T] float32 or None for a factor of 1.
+The compiler fuses no product with a sum, so that they are those of kernels.ops.
 
 Bytes moved: weigh reads E, mostly from L2, and writes E per pair; combine reads (k + 1) * E and writes E per
 token. One program per pair or token and BLOCK values. Speed: not yet measured on a GPU.

@@ -1,7 +1,5 @@
 """Products by expert with weights of 4 or 8 bits, of which a program makes values in registers.
 
-    y[p, n] = sum_k x[r[p], k] * w[e[p], n, k] + b[e[p], n]       in the order of kernels.triton.matmul.ranges
-
 x: [R, K] float16 or bfloat16, rows may be strided; w: the weights of all experts as one of
 kernels.triton.matmul.low_bit_weight, one below the other, each padded to a multiple of 64 rows; the rest
 is that of kernels.triton.experts.grouped_linear, grids and schedules too. Each result has the bits of

@@ -1,10 +1,8 @@
 """Products with weights of 4 or 8 bits, whose bits depend on the row of x and the weight alone.
 
-    y[t, n] = sum_k x[t, k] * w[n, k] + b[n]          in the order of kernels.triton.matmul.ranges
-
 x: [T, K] float16 or bfloat16, rows may be strided; w: kernels.triton.matmul.low_bit_weight, of which a
 program makes values of x's dtype in registers; b: [N] contiguous, or None. y: [T, N], of x's dtype, or
-float32 if wide. Grids and schedules are those of kernels.triton.matmul.linear.
+float32 if wide. Sums, grids and schedules are those of kernels.triton.matmul.linear.
 
 Integers become float32 without a conversion, whose rate is a quarter of an addition's or less: the bits of
 2 ** 23 + p hold p in their last places. The bits of float8 e4m3, moved to the places of float32, are the

@@ -1,7 +1,5 @@
 """kernels.ops.states.convolution on CUDA: a program per row and 128 channels, 16 tokens at a time.
 
-    out[t, c] = silu(bias[c] + sum over k of weight[c, k] * x[t - taps + 1 + k, c])
-
 A sum goes from the oldest token on, beginning with the bias, wherever its token stands in a step. What a row
 keeps is read by all threads of its program before any of them writes it. Bytes moved: x and out once, but for
 the taps, which come from L1. Speed: not yet measured on a GPU.

@@ -1,10 +1,6 @@
 """kernels.ops.states.delta_rule on CUDA: a program per row, value head and some of its values, token by
 token.
 
-    S = exp(-decay[h] * softplus(a + bias[h])) * S
-    S = S + k (v - k S) sigmoid(b)         k of length 1
-    out = q S                              q of length N ** -0.5
-
 A program holds its part of the state in registers from the row's first token in a step to the last one, so
 that a state moves twice per step. Sums over N are within a program, whose sizes follow from the model: a
 token's bits depend on its row alone. A prompt's tokens follow one another: correct, and slow for long ones.

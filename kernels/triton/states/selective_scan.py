@@ -1,9 +1,5 @@
 """kernels.ops.states.selective_scan on CUDA: a program per row, head and some of its values, token by token.
 
-    d = softplus(step_factor * t + bias[h])
-    S = exp(-decay[h] * d) * S + b (d * x)
-    out = c S + skip[h] * x
-
 As kernels.triton.states.delta_rule: a program holds its part of the state in registers, sums over N are
 within it, and a token's bits depend on its row alone. Bytes moved: the state twice in a step, and
 4 * (2 N + 2 P) per token and head. Speed: not yet measured on a GPU.

@@ -124,7 +124,6 @@ class SelfAttention(AttentionPart):
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         return self.output(self.attend(x, batch, cache, rotation), batch)
 
     def attend(
@@ -162,7 +161,6 @@ class GatedAttention(SelfAttention):
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         attended = self.attend(x, batch, cache, rotation)
         gate = self.gate(x, batch)
         gated = self.ops.output_gate(attended, gate)

@@ -95,7 +95,6 @@ class Experts(FeedForward):
             self.shared_gate = WideMatrix(1, width, False, place)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
         return self.mix(x, *self.choose(x, batch), batch)
 
     def mix(

@@ -19,7 +19,7 @@ from tests.e2e import services
 
 pytestmark = pytest.mark.cpu_kernels
 SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "intermediate_size": 1024}
-"""The sums that ranks divide have four parts."""
+"""The sums that ranks divide have two leaves."""
 SMALL = {"block_size": 16, "max_num_batched_tokens": 48, "num_blocks": 40, "pooling_type": "last"}
 """Prompts are computed in chunks, and there is no room for all of them at once."""
 PROMPTS = [[3 + (7 * number + at * at) % 250 for at in range(60 + 25 * number)] for number in range(4)]
@@ -70,8 +70,10 @@ def content(generation: Generation) -> object:
         ("llama", {"dtype": "float32"}),
         ("mixtral", {"dtype": "bfloat16"}),
         ("qwen3", {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3"}),
+        ("llama", {"dtype": "bfloat16", "quantization": "int8"}),
+        ("llama", {"dtype": "bfloat16", "quantization": "int4"}),
     ],
-    ids=["bfloat16", "float32", "experts", "8-bit-cache"],
+    ids=["bfloat16", "float32", "experts", "8-bit-cache", "int8", "int4"],
 )
 def test_two_ranks_have_the_bits_of_one(
     family: str, flags: dict[str, Any], checkpoint: Callable[[str], Path]
@@ -85,7 +87,7 @@ def test_two_ranks_have_the_bits_of_one(
             assert len(services.processes(service.pid)["worker"]) == size
             for _ in range(2):
                 found.append(asyncio.run(answers(service.address)))
-            preempted = services.metric(service, "pagewire_core_preemptions_total")
+            preempted = services.metric(service.facts, "pagewire_core_preemptions_total")
             assert sum(preempted), "the blocks suffice for all"
     assert found == [found[0]] * 4
 

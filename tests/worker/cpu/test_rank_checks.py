@@ -16,15 +16,25 @@ SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "i
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_what_ranks_compute(family: str, size: int, checkpoint: Callable[..., Path]):
-    check_ranks(read_model_config(checkpoint(family, **SIZES)), size, "")
+@pytest.mark.parametrize("quantization", ["", "int8", "int4"])
+def test_what_ranks_compute(
+    family: str, size: int, quantization: str, checkpoint: Callable[..., Path], short_leaves: None
+):
+    check_ranks(read_model_config(checkpoint(family, **SIZES)), size, quantization)
+
+
+def test_integers_of_8_bits_are_shared_by_any_number(checkpoint: Callable[..., Path]):
+    config = read_model_config(checkpoint("llama", **SIZES))
+    check_ranks(config, 8, "int8")
+    with pytest.raises(StartupError, match=r"with 1024 inputs, is a sum of 2 leaves.* among 8 ranks"):
+        check_ranks(config, 8, "")
 
 
 @pytest.mark.parametrize(
     ("family", "changes", "why"),
     [
-        ("llama", {}, "adds 48 inputs in 1 parts, which 2 ranks cannot divide"),
-        ("llama", SIZES | {"intermediate_size": 500}, "adds 500 inputs in 1 parts"),
+        ("llama", {}, "with 48 inputs, is a sum of 1 leaf, which cannot be divided among 2 ranks"),
+        ("llama", SIZES | {"intermediate_size": 500}, "with 500 inputs, is a sum of 1 leaf,"),
         ("qwen3_5", {}, "keeps states in place of keys and values"),
         ("deepseek_v2", {}, "keeps latents in place of keys and values"),
     ],

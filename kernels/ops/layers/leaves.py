@@ -14,7 +14,7 @@ Needs neither torch nor numpy.
 
 MOST = 8
 LEAST_INPUTS = 1024
-"""Of a leaf: adding up shorter ones costs more than 3 % of a product (docs/lab-book.md)."""
+"""Of a leaf: with 256, adding them up takes up to a quarter of a product's time (docs/lab-book.md)."""
 MULTIPLE = 32
 """Leaves have a multiple of so many inputs: they end where words of packed weights do."""
 UNDIVIDED = 1 << 62

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 PATIENCE_S = 200.0
-"""The one bound of waits for events. It is less than a test's timeout, so that the wait itself fails."""
+"""The one bound of waits for events. It is less than the timeout of a test, so that the wait itself fails."""
 
 T = TypeVar("T")
 

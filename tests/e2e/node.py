@@ -16,8 +16,8 @@ needs_node = pytest.mark.skipif(
 
 
 def install_examples(folder: Path) -> None:
-    """Copies the examples to a folder and installs what they need. Only npm's own limits hold: a registry's
-    speed is none of ours."""
+    """Copies the examples to a folder and installs what they need, in the time that npm and the test allow:
+    the speed of a registry is no fault."""
     for name in ("client.js", "openai.mjs", "package.json"):
         shutil.copy(EXAMPLE / name, folder)
     # By default npm waits 5 minutes for an answer that a registry began and does not go on with.

@@ -6,6 +6,8 @@ from engine_core.quarantine.blame import STRIKES
 from tests.simulation.run import Totals, run_seeds
 from tests.simulation.world import simulate
 
+pytestmark = pytest.mark.timeout(1200)  # each computes for up to a minute on two cores
+
 
 def run(kind: str, seeds: int) -> Totals:
     *_, totals = run_seeds(range(seeds), 2, kind)

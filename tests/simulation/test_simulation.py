@@ -5,7 +5,7 @@ import pytest
 from tests.simulation.run import Totals, run_chunk, run_seeds
 
 SEEDS = range(500)
-pytestmark = pytest.mark.timeout(1200)  # four minutes of one core, where other work takes both
+pytestmark = pytest.mark.timeout(2400)  # four minutes of one core, where other work takes both
 AGAIN = [3, 166, 272, 406]
 """A few of all kinds; 166 once showed an order that depended on addresses."""
 

@@ -31,7 +31,7 @@ from worker.families.dense import (
     STABLELM,
     STARCODER2,
 )
-from worker.families.encoders import BERT, MODERN_BERT, ROBERTA
+from worker.families.encoders import BERT, DISTILBERT, MODERN_BERT, ROBERTA
 from worker.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, DOTS1, GLM4_MOE, GLM4_MOE_LITE, YOUTU
 from worker.families.experts.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
@@ -56,6 +56,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "DistilBertModel": DISTILBERT,
     "Dots1ForCausalLM": DOTS1,
     "Exaone4ForCausalLM": EXAONE4,
     "Ernie4_5ForCausalLM": ERNIE,

@@ -193,6 +193,11 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", _ENCODER),
     "roberta": ("Roberta", _ENCODER | {"type_vocab_size": 1, "pad_token_id": 1}),
     "xlm_roberta": ("XLMRoberta", _ENCODER | {"type_vocab_size": 1, "pad_token_id": 1}),
+    "distilbert": (
+        "DistilBert",
+        {"dim": 48, "n_layers": 3, "n_heads": 4, "hidden_dim": 80, "max_position_embeddings": 256}
+        | {"initializer_range": 0.1},
+    ),
     "modern_bert": ("ModernBert", _ENCODER | {"local_attention": 16}),
     "embedding_gemma": (
         "Gemma3Text",

@@ -21,7 +21,7 @@ BARE_DECODERS = {
 }
 """Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
 generate; and those of the whole."""
-_ENCODERS = "Bert", "ModernBert", "Roberta", "XLMRoberta"
+_ENCODERS = "Bert", "DistilBert", "ModernBert", "Roberta", "XLMRoberta"
 ENCODERS = {f"{name}{task}": f"{name}Model" for name in _ENCODERS for task in ("Model", "ForMaskedLM")}
 """Architectures of an encoder, which sees all of its prompt at once and embeds; and those of its family. What
 predicts masked tokens is not used."""

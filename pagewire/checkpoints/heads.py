@@ -170,6 +170,10 @@ _MODULES = {
         HeadModule("bert.pooler.dense", "Tanh"),
         HeadModule("classifier"),
     ),
+    "DistilBertForSequenceClassification": (
+        HeadModule("pre_classifier", "ReLU"),
+        HeadModule("classifier"),
+    ),
     _MODERN_BERT: (HeadModule("head.dense", "GELU", norm="head.norm"), HeadModule("classifier")),
     "RobertaForSequenceClassification": _ROBERTA,
     "XLMRobertaForSequenceClassification": _ROBERTA,
@@ -211,12 +215,21 @@ _VOCABULARY_HEADS = {
         ),
         "cls.predictions.bias",
     ),
+    "DistilBertForMaskedLM": VocabularyHead(
+        HeadModule("vocab_transform", "GELU", norm="vocab_layer_norm", norm_bias=True),
+        "vocab_projector.bias",
+    ),
     "ModernBertForMaskedLM": VocabularyHead(
         HeadModule("head.dense", "GELU", norm="head.norm"), "decoder.bias"
     ),
     "RobertaForMaskedLM": VocabularyHead(_OF_ROBERTA, "lm_head.bias"),
     "XLMRobertaForMaskedLM": VocabularyHead(_OF_ROBERTA, "lm_head.bias"),
 }
+_ACTIVATION_FIELDS = {
+    "DistilBertForMaskedLM": "activation",
+    "ModernBertForMaskedLM": "classifier_activation",
+}
+"""Fields of config.json that name the activation of the transform, where it is not `hidden_act`."""
 
 
 def vocabulary_head(config: dict[str, Any]) -> VocabularyHead | None:
@@ -226,7 +239,7 @@ def vocabulary_head(config: dict[str, Any]) -> VocabularyHead | None:
     names = names if isinstance(names, list) else []
     name = next((each for each in names if each in _VOCABULARY_HEADS), "")
     is_modern = name == "ModernBertForMaskedLM"
-    field = "classifier_activation" if is_modern else "hidden_act"
+    field = _ACTIVATION_FIELDS.get(name, "hidden_act")
     has_gelu = name.endswith("RobertaForMaskedLM") or config.get(field, "gelu") == "gelu"
     has_bias = config.get("decoder_bias", True) is True
     if not (name and has_gelu and has_bias and config.get("tie_word_embeddings", True) is True):

@@ -42,6 +42,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"pad_token_id": 4, "max_position_embeddings": 105, "hidden_size": 64},
     ),
     "xlm_roberta": ("xlm_roberta", {}),
+    "distilbert": ("distilbert", {}),
+    "distilbert, relu, sinusoidal positions, sizes of kernels": (
+        "distilbert",
+        {"activation": "relu", "sinusoidal_pos_embds": True, "dim": 64},
+    ),
     "modern_bert": ("modern_bert", {}),
     "modern_bert, biases, other angles and windows, sizes of kernels": (
         "modern_bert",
@@ -98,7 +103,7 @@ def test_the_same_bits_alone_and_among_others(checkpoint: Callable[..., Path], v
         assert vectors(driver, kind, PROMPTS[::-1]) == alone[::-1]
 
 
-@pytest.mark.parametrize("family", ["bert", "modern_bert", "roberta", "xlm_roberta"])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "modern_bert", "roberta", "xlm_roberta"])
 def test_what_predicts_masked_tokens_is_left_out(
     checkpoint: Callable[..., Path], tmp_path: Path, family: str
 ):
@@ -133,6 +138,7 @@ def test_old_names_of_norms(checkpoint: Callable[..., Path], tmp_path: Path):
     [
         ("bert", {"hidden_size": 64}),
         ("bert", {}),
+        ("distilbert", {"dim": 64}),
         ("roberta", {"hidden_size": 64}),
         ("xlm_roberta", {"hidden_size": 64}),
         ("modern_bert", {"hidden_size": 64}),
@@ -148,8 +154,9 @@ def test_weights_of_the_vocabulary(
     model = AutoModelForMaskedLM.from_pretrained(
         checkpoint(family, **fields), dtype=torch.float32, attn_implementation="eager"
     ).eval()
+    of_heads = "cls.", "lm_head.", "head.", "decoder.", "vocab_"  # the matrix is the embedding
     for name, parameter in model.named_parameters():
-        if name.startswith(("cls.", "lm_head.", "head.", "decoder.")):  # the matrix is the embedding
+        if name.startswith(of_heads):
             torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(tmp_path)
     driver = Driver(tmp_path, record=False, dtype=dtype, block_size=16)
@@ -179,6 +186,26 @@ def test_heads_of_the_vocabulary_that_are_not_known(field: dict[str, object]):
     assert vocabulary_head(config) is not None and vocabulary_head(config | field) is None
 
 
+@pytest.mark.parametrize(("field", "known"), [("activation", False), ("hidden_act", True)])
+def test_the_activation_of_distilbert_has_a_name_of_its_own(field: str, known: bool):
+    config = {"architectures": ["DistilBertForMaskedLM"], field: "relu"}
+    assert (vocabulary_head(config) is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ('{"n_heads": 5}', r"n_heads is 5, but must divide dim \(48\)"),
+        ('{"hidden_dim": null}', "has no field hidden_dim"),
+        ('{"activation": "mish"}', "activation is .*, but only these are known"),
+        ('{"hidden_act": "relu"}', "hidden_act is .*, but this field is not known"),
+    ],
+)
+def test_fields_of_distilbert_that_are_refused(checkpoint: Callable[..., Path], field: str, message: str):
+    with pytest.raises(StartupError, match=message):
+        Driver(checkpoint("distilbert"), config_overrides=field)
+
+
 def test_positions_that_the_padding_token_leaves_none_of(checkpoint: Callable[..., Path]):
     with pytest.raises(StartupError, match="max_position_embeddings is 2, but must be more than 2"):
         Driver(checkpoint("roberta"), config_overrides='{"max_position_embeddings": 2}')
@@ -199,7 +226,9 @@ def test_a_step_without_memory_is_not_computed_in_pieces(
     assert not driver.runner.backend._num_retried
 
 
-@pytest.mark.parametrize(("family", "types"), [("bert", 2), ("bert", 1), ("roberta", 1), ("modern_bert", 0)])
+@pytest.mark.parametrize(
+    ("family", "types"), [("bert", 2), ("bert", 1), ("roberta", 1), ("distilbert", 0), ("modern_bert", 0)]
+)
 def test_pairs(checkpoint: Callable[..., Path], family: str, types: int):
     """The second text has other types, where the model has some; the same bits beside single texts."""
     fields = {"type_vocab_size": types, "hidden_size": 64} if types else {}

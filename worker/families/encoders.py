@@ -2,6 +2,7 @@
 
 BERT, RoBERTa    norms behind the sum with each part of a block, learned positions, types of tokens.
                  XLM-RoBERTa is RoBERTa with other words; positions begin behind the row of the padding token
+DistilBERT       BERT without types of tokens, under names of its own
 ModernBERT       norms before the parts but the first one, rotary positions, windows in most layers, no biases
 """
 
@@ -22,8 +23,9 @@ from worker.config.decoder import (
     windows_of,
 )
 from worker.config.encoder import EncoderConfig
-from worker.config.hf_config import Fields
+from worker.config.hf_config import Fields, read_activation
 from worker.config.rope import RopeConfig, RopeDefaults, read_rope_object
+from worker.families.learned_positions import read_plain_sizes
 
 _BERT = Spelling(
     max_position=512,
@@ -65,6 +67,21 @@ def _read_roberta_config(fields: Fields, common: dict[str, Any]) -> EncoderConfi
     if offset >= config.max_position:
         raise fields.wrong("max_position_embeddings", f"must be more than {offset}, where positions begin")
     return replace(config, max_position=config.max_position - offset, position_offset=offset)
+
+
+def _read_distilbert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
+    return EncoderConfig(
+        **read_plain_sizes(fields, common, "dim", "n_heads", "n_layers"),
+        max_position=fields.integer("max_position_embeddings", 512),
+        intermediate_size=fields.integer("hidden_dim"),
+        norm_eps=1e-12,
+        activation=read_activation(fields, "activation", "gelu"),
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        norm_place=NormPlace.LAST,
+        norm_kind=NormKind.LAYER,
+    )
 
 
 def _read_modern_bert_config(fields: Fields, common: dict[str, Any]) -> EncoderConfig:
@@ -129,6 +146,29 @@ def _family(
 
 BERT = _family("bert", _read_bert_config, "cls.predictions")
 ROBERTA = _family("roberta", _read_roberta_config, "lm_head")
+_DISTILBERT_LAYER = "distilbert.transformer.layer.{layer}"
+DISTILBERT = DecoderFamily(
+    read=_read_distilbert_config,
+    names={
+        "embedding": ("distilbert.embeddings.word_embeddings",),
+        "positions": ("distilbert.embeddings.position_embeddings",),
+        "embedding_norm": ("distilbert.embeddings.LayerNorm",),
+        "blocks.{layer}.attention.qkv": tuple(f"{_DISTILBERT_LAYER}.attention.{part}_lin" for part in "qkv"),
+        "blocks.{layer}.attention.output": (f"{_DISTILBERT_LAYER}.attention.out_lin",),
+        "blocks.{layer}.attention_norm": (f"{_DISTILBERT_LAYER}.sa_layer_norm",),
+        "blocks.{layer}.mlp.up": (f"{_DISTILBERT_LAYER}.ffn.lin1",),
+        "blocks.{layer}.mlp.down": (f"{_DISTILBERT_LAYER}.ffn.lin2",),
+        "blocks.{layer}.mlp_norm": (f"{_DISTILBERT_LAYER}.output_layer_norm",),
+        "head": ("vocab_projector",),
+    },
+    optional_prefix="distilbert.",
+    unused=r"(distilbert\.)?embeddings\.position_ids|(vocab_.+|pre_classifier|classifier)\..+",
+    # Sinusoidal positions are in the checkpoint, as learned ones are; the others matter in training alone.
+    harmless=(
+        *("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_", "output_past"),
+        *_OF_HEADS,
+    ),
+)
 MODERN_BERT = DecoderFamily(
     read=_read_modern_bert_config,
     names={

@@ -12,11 +12,11 @@ from worker.config.hf_config import MAX_LAYERS, Fields, read_activation
 from worker.config.opt import OPTConfig
 
 
-def _read_sizes(
+def read_plain_sizes(
     fields: Fields, common: dict[str, Any], hidden: str, heads: str, layers: str
 ) -> dict[str, Any]:
-    """Returns the fields of DecoderConfig that both have. hidden, heads, layers: what config.json calls the
-    sizes. Raises StartupError."""
+    """Returns the fields of DecoderConfig that all models with learned positions and no gate have, as many
+    KV heads as heads. hidden, heads, layers: what config.json calls the sizes. Raises StartupError."""
     hidden_size, num_heads = fields.integer(hidden), fields.integer(heads)
     num_layers = fields.integer(layers, most=MAX_LAYERS)
     if hidden_size % num_heads:
@@ -37,7 +37,7 @@ def _read_sizes(
 
 
 def _read_gpt2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    sizes = _read_sizes(fields, common, "n_embd", "n_head", "n_layer")
+    sizes = read_plain_sizes(fields, common, "n_embd", "n_head", "n_layer")
     if fields.boolean("add_cross_attention", False):
         raise fields.wrong("add_cross_attention", "cross-attention is not supported")
     return DecoderConfig(
@@ -83,7 +83,7 @@ GPT2 = DecoderFamily(
 
 
 def _read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
-    sizes = _read_sizes(fields, common, "hidden_size", "num_attention_heads", "num_hidden_layers")
+    sizes = read_plain_sizes(fields, common, "hidden_size", "num_attention_heads", "num_hidden_layers")
     norm_first, bias = fields.boolean("do_layer_norm_before", True), fields.boolean("enable_bias", True)
     affine = fields.boolean("layer_norm_elementwise_affine", True)
     return OPTConfig(

@@ -26,6 +26,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "Cohere2ForCausalLM": norms_after.COHERE2,
     "DeepseekV2ForCausalLM": deepseek.DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": deepseek.DEEPSEEK_V3,
+    "DistilBertModel": encoders.DISTILBERT,
     "Dots1ForCausalLM": deepseek.DOTS1,
     "Exaone4ForCausalLM": norms_after.EXAONE4,
     "Ernie4_5ForCausalLM": dense.ERNIE,

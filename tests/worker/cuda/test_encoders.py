@@ -48,6 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "roberta": ("roberta", {"num_hidden_layers": 1}),
     "xlm_roberta": ("xlm_roberta", {"num_hidden_layers": 1}),
+    "distilbert": ("distilbert", {"n_layers": 1}),
     "modern_bert": ("modern_bert", {}),
     "bert, relu, one type": ("bert", {"num_hidden_layers": 1, "hidden_act": "relu", "type_vocab_size": 1}),
 }

@@ -71,6 +71,7 @@ def test_logits_are_those_of_transformers(
         ("bert", 3, {}),
         ("roberta", 1, {}),
         ("xlm_roberta", 2, {}),
+        ("distilbert", 2, {}),
         ("modern_bert", 2, {}),
         (
             "modern_bert",
@@ -87,7 +88,7 @@ def test_logits_of_encoders_are_those_of_transformers(
     torch.manual_seed(5)
     model = AutoModelForSequenceClassification.from_pretrained(whole, num_labels=labels).eval()
     for name, parameter in model.named_parameters():
-        if re.match(r"classifier|head|bert\.pooler", name):
+        if re.match(r"(pre_)?classifier|head|bert\.pooler", name):
             torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(tmp_path)
     driver = Driver(tmp_path, record=False, dtype="float32", block_size=16)

@@ -63,6 +63,7 @@ FAMILIES = {
     "opt": OPT,
     "bert": {"hidden_size": 128},
     "xlm_roberta": {"hidden_size": 128},
+    "distilbert": {"dim": 128},
     "modern_bert": {"hidden_size": 128},
     "embedding_gemma": {"head_dim": 32},
 }

@@ -16,6 +16,7 @@ import torch
 from kernels.api import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1.worker_pb2 import Initialize
+from tests.patience import PATIENCE_S
 from worker.channel import EngineGone
 from worker.cpu import rank_memory
 from worker.cpu.rank_group import ProcessGroup
@@ -169,6 +170,21 @@ def test_no_memory_to_share(monkeypatch: pytest.MonkeyPatch):
         join(command(), 0, ignore)
     assert raised.value.why.startswith("rank 0: there are no 4 MiB of memory that they could share: No space")
     assert not names_of_memory()
+
+
+def test_memory_that_has_no_size_yet_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    """Rank 0 makes it in two calls of the system."""
+    waited = threading.Event()
+    allocate = os.posix_fallocate
+
+    def after_a_look(descriptor: int, offset: int, length: int) -> None:
+        assert waited.wait(PATIENCE_S)
+        allocate(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", after_a_look)
+    monkeypatch.setattr(rank_memory, "_REPORT_S", 0.0)
+    found = on_each(lambda rank: join(command(name="slow"), rank, lambda what, fraction: waited.set()))
+    assert all(isinstance(each, Ranks) for each in found), found
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -8,13 +8,14 @@ from functools import partial
 from uvloop import new_event_loop
 
 from frontend.model.info import ModelInfo, load_model
+from frontend.prompts import process as reader
 from frontend.server import Frontend
 from frontend.text.tokenizer_preflight import try_first
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory
 from pagewire.host.spawn import Heartbeat, Status, is_child
-from pagewire.host.standby import serve_forks
+from pagewire.host.standby import Fork, forks_of_this, serve_forks
 from pagewire.logs import log_loop_error
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,9 @@ def run(config: FrontendConfig) -> int:
         give_back_freed_memory()
         if config.standby:
             serve_forks(status)
+        fork_reader = forks_of_this(partial(reader.serve, config, model), reader.NAME, status)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(config, model, status))
+            runner.run(_serve(config, model, status, fork_reader))
     except StartupError as error:
         status.failed(error)
         raise
@@ -47,13 +49,15 @@ def run(config: FrontendConfig) -> int:
     return 0
 
 
-async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> None:
+async def _serve(
+    config: FrontendConfig, model: ModelInfo, status: Status, fork_reader: Fork | None = None
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(log_loop_error)
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    frontend = Frontend(config, model)
+    frontend = Frontend(config, model, fork_reader)
     heartbeats = asyncio.create_task(_send_heartbeats(status), name="heartbeats")
     port = frontend.open()
     status.loading("waiting for the engine", 0.5)

@@ -24,6 +24,7 @@ from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import make_tracer
 from pagewire import __version__
 from pagewire.config import FrontendConfig
+from pagewire.host.standby import Fork
 from pagewire.ipc.curve import read_client_key
 from pagewire.ipc.transport import default_folder, frontends_address
 from pagewire.telemetry.tracing import Tracer
@@ -75,15 +76,17 @@ class FrontendParts:
         return f"pw_{sha256(repr(decides).encode()).hexdigest()[:12]}"
 
 
-def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenticator) -> FrontendParts:
-    """Makes the parts; nothing is connected yet. Raises StartupError."""
+def make_parts(
+    config: FrontendConfig, model: ModelInfo, authenticator: Authenticator, fork_reader: Fork | None = None
+) -> FrontendParts:
+    """Makes the parts; nothing is connected yet. fork_reader: see PromptProcesses. Raises StartupError."""
     state, counters, tracer = ServingState(), Counters(), make_tracer(config)
     limits = ConcurrencyLimits(config.max_concurrent_requests, config.max_tokenizing_bytes)
     prompts = PromptReader(
         model.tokenizer,
         model.chat_template,
         config.tokenizer_threads,
-        PromptProcesses(config),
+        PromptProcesses(config, fork_reader),
         answers=model.answers,
         serves_others=limits.serves_others,
         pair_template=None if model.scoring is None else model.scoring.template,

@@ -21,6 +21,7 @@ from frontend.streams.request_registry import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
 from pagewire.host.file_watch import FileWatch
+from pagewire.host.standby import Fork
 from pagewire.host.tls import Certificates, read_certificates
 from pagewire.plugins import find_plugin, plugins
 
@@ -33,12 +34,13 @@ log = logging.getLogger(__name__)
 class Frontend:
     """A frontend process without its signal handlers. Lives on one event loop."""
 
-    def __init__(self, config: FrontendConfig, model: ModelInfo) -> None:
+    def __init__(self, config: FrontendConfig, model: ModelInfo, fork_reader: Fork | None = None) -> None:
+        """fork_reader: starts prompt processes; None: they are started with their imports."""
         self._config = config
         self._certificates = read_certificates("--tls", config.tls_cert, config.tls_key, config.tls_client_ca)
         tokens = TokenFile(config.auth_file) if config.auth_file else None
         authenticator = TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()
-        self.parts = parts = make_parts(config, model, authenticator)
+        self.parts = parts = make_parts(config, model, authenticator, fork_reader)
         self.state, self.engine, self.limits = parts.state, parts.engine, parts.limits
         self.write_timeouts, self.counters = parts.write_timeouts, parts.counters
         self.watch = FrontendWatch(parts)

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.services import command_of
+
 PROC = Path("/proc")
 _OF_A_PROCESS = 2
 """Kind of a clock: CPUCLOCK_SCHED of Linux, as precise as the scheduler."""
@@ -35,8 +37,8 @@ def by_role(supervisor: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for pid in below(supervisor).keys() - {supervisor}:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"pagewire" in words:  # others compile kernels
-            found.setdefault(words[words.index(b"pagewire") + 1].decode(), []).append(pid)
+        if b"pagewire" in words and (command := command_of(pid)):  # others compile kernels
+            found.setdefault(command, []).append(pid)
     return {role: sorted(pids) for role, pids in found.items()}
 
 

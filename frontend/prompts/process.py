@@ -1,19 +1,23 @@
 """A prompt process: tokenizes prompts and compiles grammars, one request after the other, within limits that
 the kernel enforces.
 
-It communicates over standard input and output, and ends with its frontend.
+It communicates over standard input, a socket, and ends with its frontend. It is forked by a process which the
+frontend has forked of itself after it had read the model's files (pagewire.host.standby). Where that cannot
+be, it is started, and reads them.
 """
 
+import os
 import signal
-import sys
+import socket
 from collections.abc import Sequence
 from typing import BinaryIO
 
 from frontend.errors import ServiceError
-from frontend.model.info import load_model
+from frontend.model.info import ModelInfo, load_model
 from frontend.prompts.process_pool import LENGTH
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.text.tokenizer_preflight import limit_memory
+from pagewire import logs
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import pack_u32
@@ -24,13 +28,27 @@ MEMORY = 2 << 30
 """Bytes of address space beyond those in use once the model's files are loaded. 2 MiB of text take 300 MB."""
 
 
+NAME = b"reader"
+"""Name of the main thread of a forked one, and of what forks it."""
+
+
 def run(config: FrontendConfig) -> int:
+    """Reads the model, and answers requests until standard input ends; returns the exit code."""
+    return serve(config, load_model(config))
+
+
+def serve(config: FrontendConfig, model: ModelInfo) -> int:
     """Answers requests until standard input ends; returns the exit code."""
-    model = load_model(config)
+    logs.setup("reader", config.log_level, config.log_format)
     pairs = None if model.scoring is None else model.scoring.template
     reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs)
     limit_memory(MEMORY)
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    with socket.socket(fileno=os.dup(0)) as connection:
+        _answer(connection.makefile("rb"), connection.makefile("wb"), reading)
+    return 0
+
+
+def _answer(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder) -> None:
     while (request := _receive(source)) is not None:
         # The default action of SIGVTALRM ends the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT)
@@ -38,7 +56,6 @@ def run(config: FrontendConfig) -> int:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         sink.write(LENGTH.pack(len(answer)) + answer)
         sink.flush()
-    return 0
 
 
 def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader_pb2.ReadResponse:

@@ -7,8 +7,11 @@ new process.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
+import socket
 import struct
 from collections.abc import Sequence
 
@@ -19,6 +22,7 @@ from frontend.errors import InternalError, InvalidRequest, ServiceError
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.proc_stat import describe_exit
+from pagewire.host.standby import Fork, Process
 from pagewire.internal.v1 import reader_pb2
 
 log = logging.getLogger(__name__)
@@ -35,7 +39,10 @@ CPU limit first."""
 class PromptProcesses:
     """A pool of processes, started on demand."""
 
-    def __init__(self, config: FrontendConfig) -> None:
+    def __init__(self, config: FrontendConfig, fork: Fork | None = None) -> None:
+        """fork: forks a process that has imported everything and read the model's files, in milliseconds.
+        None: each process does that itself."""
+        self._fork = fork
         self._arguments = [
             "reader",
             f"--model={config.model}",
@@ -49,6 +56,7 @@ class PromptProcesses:
             f"--score-tokens={config.score_tokens}",
             f"--max-request-bytes={config.max_request_bytes}",
             f"--log-level={config.log_level}",
+            f"--log-format={config.log_format}",
         ]
         half = max(config.tokenizer_threads // 2, 1)
         self._jobs = TenantJobs(TenantTurns(config.tokenizer_threads, lambda tenant: half))
@@ -59,7 +67,10 @@ class PromptProcesses:
         """Kills all processes and waits for their ends; their requests fail."""
         for job in self._jobs.running:
             job.cancel()
-        await asyncio.gather(*(running.close() for running in (*self._idle, *self._busy)))
+        every = (*self._idle, *self._busy)
+        for running in every:
+            running.close()
+        await asyncio.gather(*(running.ended() for running in every))
 
     async def ask(
         self, request: reader_pb2.ReadRequest, path: str, tenant: str | None = None, weight: int = 1
@@ -76,14 +87,14 @@ class PromptProcesses:
 
     async def _run(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
         """Runs in a turn."""
-        running = self._next_idle() or await _Process.start(self._arguments)
+        running = self._next_idle() or await _Process.start(self._arguments, self._fork)
         self._busy.add(running)
         try:
             answer = await asyncio.wait_for(running.ask(request.SerializeToString()), WALL_LIMIT)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
             raise await running.exit_error(path) from None
         except BaseException:  # the process is in the middle of a job
-            running.kill()
+            running.close()
             raise
         finally:
             self._busy.discard(running)
@@ -96,62 +107,105 @@ class PromptProcesses:
             running = self._idle.pop()
             if running.lives:
                 return running
+            running.close()
         return None
 
 
-class _Process:
-    """One prompt process."""
+class _ForkedChild:
+    """A forked process, with what asyncio has for those that it starts."""
 
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
-        self._child = child
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None: it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Returns the exit code. A thread waits, and leaves it to be read here."""
+        while (code := self.returncode) is None:
+            with contextlib.suppress(ChildProcessError):  # it was read meanwhile
+                await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        return code
+
+
+class _Process:
+    """One prompt process, and the socket that is its standard input."""
+
+    def __init__(
+        self,
+        child: asyncio.subprocess.Process | _ForkedChild,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._child, self._reader, self._writer = child, reader, writer
 
     @classmethod
-    async def start(cls, arguments: Sequence[str]) -> "_Process":
-        """Starts a process; it loads the model's files while its first request waits."""
-        child = await asyncio.create_subprocess_exec(
+    async def start(cls, arguments: Sequence[str], fork: Fork | None) -> "_Process":
+        """Has a process forked, or starts one, which loads the model's files while its first request
+        waits."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                child = await cls._start(arguments, theirs, fork)
+            return cls(child, *await asyncio.open_unix_connection(sock=ours))
+        except BaseException:
+            ours.close()  # which ends the process
+            raise
+
+    @staticmethod
+    async def _start(
+        arguments: Sequence[str], stdin: socket.socket, fork: Fork | None
+    ) -> asyncio.subprocess.Process | _ForkedChild:
+        if fork is not None:
+            with contextlib.suppress(OSError):
+                forked, status = await asyncio.to_thread(fork, arguments, stdin.fileno())
+                os.close(status)  # it has nothing to report
+                return _ForkedChild(forked)
+        return await asyncio.create_subprocess_exec(
             *process.command(arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stdin=stdin.fileno(),
+            stdout=asyncio.subprocess.DEVNULL,
             env=process.child_environment(),
         )
-        return cls(child)
 
     async def ask(self, request: bytes) -> reader_pb2.ReadResponse:
         """Sends a request and returns its response. Raises IncompleteReadError or ConnectionError when the
         process dies."""
-        writer, reader = self._child.stdin, self._child.stdout
-        assert writer is not None and reader is not None
-        writer.write(LENGTH.pack(len(request)) + request)
-        await writer.drain()
-        (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        self._writer.write(LENGTH.pack(len(request)) + request)
+        await self._writer.drain()
+        (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
         if size > LONGEST:
             raise DecodeError
-        return reader_pb2.ReadResponse.FromString(await reader.readexactly(size))
+        return reader_pb2.ReadResponse.FromString(await self._reader.readexactly(size))
 
     @property
     def lives(self) -> bool:
         """True unless its end has been noticed."""
         return self._child.returncode is None
 
-    def kill(self) -> None:
-        """Kills the process. Idempotent."""
+    def close(self) -> None:
+        """Kills the process, if it still runs, and closes the socket. Idempotent."""
         if self.lives:
             self._child.kill()
+        self._writer.close()
 
-    async def close(self) -> None:
-        """Kills the process and waits until its pipes are closed."""
-        self.kill()
-        await self._child.wait()
-        assert self._child.stdin is not None
-        self._child.stdin.close()
+    async def ended(self) -> int:
+        """Returns the exit code, once there is one."""
+        return await self._child.wait()
 
     async def exit_error(self, path: str) -> ServiceError:
         """Returns the error for the request that the process died of."""
-        reader = self._child.stdout
-        assert reader is not None
-        if not reader.at_eof():  # a process that has closed its pipe is about to end; this one hangs
-            self.kill()
-        code = await self._child.wait()
+        if not self._reader.at_eof():  # a process that has closed its socket is about to end; this one hangs
+            self.close()
+        code = await self.ended()
+        self.close()
         if code >= 0:  # it could not start, or has a bug, and has logged why itself
             log.error("a prompt process failed: %s", describe_exit(code))
             return InternalError()

@@ -59,7 +59,7 @@ def run_worker(config: WorkerConfig) -> int:
 
 def run_reader(config: FrontendConfig) -> int:
     """Tokenizes prompts for the frontend that started it; returns the exit code."""
-    logs.setup("reader", config.log_level)
+    logs.setup("reader", config.log_level, config.log_format)
     from frontend.prompts.process import run
 
     return run(config)

@@ -136,10 +136,15 @@ class Status:
         """Reports that a worker that the parent process has started is not needed any more."""
         self._send({"event": "dismissed", "pid": pid})
 
-    def move_to(self, descriptor: int) -> None:
-        """Writes to another pipe from here on."""
+    def close(self) -> None:
+        """Writes nothing from here on."""
         if self._fd is not None:
             os.close(self._fd)
+        self._fd = None
+
+    def move_to(self, descriptor: int) -> None:
+        """Writes to another pipe from here on."""
+        self.close()
         self._fd = descriptor
         os.set_inheritable(descriptor, False)
 

@@ -7,6 +7,8 @@ other, lives on when its standby dies, and ends with the supervisor.
 
 Orders come on standard input, a socket: the arguments of the process in JSON, with the descriptors of its
 status pipe and standard input. The process answers with its id, in digits.
+
+A process may also fork a standby of itself, which forks its own children (forks_of_this()).
 """
 
 import contextlib
@@ -117,9 +119,13 @@ def serve_forks(status: Status) -> list[str]:
     """Forks processes as ordered, and returns in each of them, with its arguments; `status` is then its own.
     Ends this process when its parent does not need it any more (SystemExit). Raises StartupError where what
     it forks could not compute."""
-    parent, arguments = os.getppid(), [FLAG]
-    if why := _why_not():
+    parent = os.getppid()
+    why = _why_not()
+    if not why and not stat.S_ISSOCK(os.fstat(0).st_mode):
+        why = "its standard input is not the socket of a supervisor"
+    if why:
         raise StartupError("cannot stand by", why, "start the service with --no-standby")
+    arguments = [FLAG]
     while any(word.startswith(FLAG) for word in arguments):
         _prctl(_PR_SET_NAME, NAME)
         status.standing_by()
@@ -127,6 +133,42 @@ def serve_forks(status: Status) -> list[str]:
         stack_dump.install()
     _prctl(_PR_SET_NAME, b"pagewire")
     return arguments
+
+
+def forks_of_this(serve: Callable[[], int], name: bytes, status: Status) -> Fork | None:
+    """Forks a standby of this process, which ends with it, and returns what has that fork a process which
+    runs `serve` and ends with its exit code. To be called before this process has threads. None: its forks
+    could not compute, or the system cannot fork now.
+
+    name: of the main threads of all of these, at most 15 bytes. status: of this process; they report nothing.
+    """
+    if sys.platform != "linux" or _why_not():
+        return None
+    parent, (ours, theirs) = os.getpid(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        standby = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        return None
+    if not standby:
+        die_with(parent, signal.SIGKILL)
+        ours.close()
+        os.dup2(theirs.fileno(), 0)
+        theirs.close()
+        status.close()
+        _prctl(_PR_SET_NAME, name)
+        _serve_forks(status, parent)
+        stack_dump.install()
+        sys.exit(serve())
+    theirs.close()
+    lock = threading.Lock()
+
+    def order(arguments: Sequence[str], stdin: int) -> tuple[Process, int]:
+        with lock:
+            return fork(standby, ours, arguments, stdin)
+
+    return order
 
 
 def _why_not() -> str:
@@ -140,16 +182,14 @@ def _why_not() -> str:
     with os.scandir("/proc/self/fd") as files:
         if any(os.readlink(file).startswith(_GPU) for file in files):
             return "its imports have opened a GPU, which its forks could not use"
-    return (
-        "" if stat.S_ISSOCK(os.fstat(0).st_mode) else "its standard input is not the socket of a supervisor"
-    )
+    return ""
 
 
 def _serve_forks(status: Status, parent: int) -> list[str]:
     """Returns in each fork."""
     with socket.socket(fileno=os.dup(0)) as orders:
         while True:
-            while not select.select([orders], [], [], Heartbeat.INTERVAL_S)[0]:
+            while not select.select([orders], [], [], Heartbeat.INTERVAL_S if status.attached else None)[0]:
                 status.beat()
             order, descriptors, _, _ = socket.recv_fds(orders, _MAX_ORDER_BYTES, 2)
             if not order:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from frontend.prompts import process as reader
 from pagewire import Client
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
@@ -119,19 +120,25 @@ def engine_addresses(service: Service) -> list[str]:
     return [word.removeprefix("--engine=") for word in words if word.startswith("--engine=")]
 
 
+def command_of(pid: int) -> str:
+    """Returns the pagewire command of a process, else its program; "" of a zombie. What a frontend has forked
+    to read prompts has its arguments, but another name."""
+    if _read(f"/proc/{pid}/comm").strip() == reader.NAME:
+        return "reader"
+    words = _read(f"/proc/{pid}/cmdline").split(b"\0")
+    return (words[words.index(b"pagewire") + 1] if b"pagewire" in words else words[0]).decode()
+
+
 def processes(pid: int) -> dict[str, list[int]]:
     """Returns the living descendants of a process by pagewire command."""
     found: dict[str, list[int]] = {}
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
-        for child in _read(f"/proc/{parent}/task/{parent}/children").split():
-            words = _read(f"/proc/{child.decode()}/cmdline").split(b"\0")
-            if words == [b""]:
-                continue  # a zombie
-            command = words[words.index(b"pagewire") + 1] if b"pagewire" in words else words[0]
-            found.setdefault(command.decode(), []).append(int(child))
-            waiting.append(int(child))
+        for child in map(int, _read(f"/proc/{parent}/task/{parent}/children").split()):
+            if command := command_of(child):
+                found.setdefault(command, []).append(child)
+                waiting.append(child)
     return found
 
 

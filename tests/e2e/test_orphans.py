@@ -26,7 +26,8 @@ FLAGS = (
     "--log-level=error",
     "--max-restart-pause=0",
 )
-WHOLE = ["engine", "frontend", "frontend", "worker"]
+WHOLE = ["engine", "frontend", "frontend", "reader", "reader", "worker"]
+"""Each frontend has a process that forks those which read prompts for it."""
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +44,7 @@ def members(runtime: Path) -> dict[int, str]:
             continue
         with contextlib.suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                found[int(entry.name)] = (
-                    words[words.index(b"pagewire") + 1].decode() if b"pagewire" in words else ""
-                )
+                found[int(entry.name)] = services.command_of(int(entry.name))
     return found
 
 

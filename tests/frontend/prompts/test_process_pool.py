@@ -1,10 +1,16 @@
 """Processes that read prompts: the same as in a thread, within limits."""
 
 import asyncio
+import contextlib
 import os
+import signal
+import socket
+import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +23,7 @@ from frontend.prompts.prompt_reader import PromptReader
 from frontend.validation.rules import Limits
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
+from pagewire.host import standby
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
 
@@ -110,6 +117,75 @@ def limited(monkeypatch, checkpoint, **limits):
     monkeypatch.setattr(process, "command", lambda arguments: [sys.executable, "-c", "\n".join(lines)])
 
 
+@contextlib.contextmanager
+def forking(checkpoint, **limits):
+    """What forks processes of a model that was read once. limits: other ones of theirs."""
+    program = [
+        "import sys",
+        "from frontend.model.info import load_model",
+        "from frontend.prompts import process as reader_main",
+        "from pagewire.config import FrontendConfig",
+        "from pagewire.host.spawn import Status",
+        "from pagewire.host.standby import serve_forks",
+        *(f"reader_main.{name} = {value}" for name, value in limits.items()),
+        f"config = FrontendConfig(model={str(checkpoint)!r}, log_level='warning')",
+        "model = load_model(config)",
+        "serve_forks(Status())",
+        "sys.exit(reader_main.serve(config, model))",
+    ]
+    orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made = subprocess.Popen([sys.executable, "-c", "\n".join(program)], stdin=theirs)
+    theirs.close()
+    try:
+        yield partial(standby.fork, made.pid, orders)
+    finally:
+        orders.close()  # which ends it
+        assert made.wait(60) == 0
+
+
+async def test_a_forked_process_reads_what_a_thread_reads(model, checkpoint, monkeypatch):
+    """As one that was started: also after it was killed, and it ends with its frontend."""
+    monkeypatch.setattr(standby, "PATIENCE_S", 60.0)
+    here = PromptReader(model.tokenizer, model.chat_template, 1)
+    with forking(checkpoint) as fork:
+        processes = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1), fork)
+        there, pids = PromptReader(model.tokenizer, model.chat_template, 1, processes), []
+        for fields in PROMPTS.values():
+            prompt = prompt_pb2.Prompt(**fields)
+            expected = await here.read(prompt, "prompt", vocab_size=512)
+            assert (await there.read(prompt, "prompt", vocab_size=512)).token_ids == expected.token_ids
+            (idle,) = processes._idle
+            assert "reader_main.serve" in Path(f"/proc/{idle._child.pid}/cmdline").read_text()
+            pids.append(idle._child.pid)
+            idle._child.kill()
+            assert await idle.ended() == -signal.SIGKILL
+        assert len({*pids}) == len(PROMPTS)
+        await there.read(prompt, "prompt", vocab_size=512)
+        await there.close()
+        await here.close()
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+async def test_a_forked_process_has_the_same_limits(model, checkpoint, monkeypatch):
+    monkeypatch.setattr(standby, "PATIENCE_S", 60.0)
+    with forking(checkpoint, CPU_LIMIT=0.01) as fork:
+        processes = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1), fork)
+        there = PromptReader(model.tokenizer, model.chat_template, 1, processes)
+        with pytest.raises(InvalidRequest, match="prompts.1.: takes too much time to tokenize"):
+            await there.read(prompt_pb2.Prompt(text="word " * 400_000), "prompts[1]", vocab_size=512)
+        await there.close()
+
+
+async def test_where_none_can_be_forked_a_process_is_started(model, checkpoint):
+    def fork(arguments, stdin):
+        raise OSError("the standby does not fork")
+
+    processes = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1), fork)
+    there = PromptReader(model.tokenizer, model.chat_template, 1, processes)
+    assert (await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)).text == LONG
+    await there.close()
+
+
 async def test_too_much_time_ends_the_request_alone(pair, readers, monkeypatch, checkpoint):
     _, there = pair
     limited(monkeypatch, checkpoint, CPU_LIMIT=0.01)
@@ -189,8 +265,8 @@ async def test_an_idle_process_that_was_killed_fails_no_request(pair, readers):
     _, there = pair
     await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
     (idle,) = readers._idle
-    idle.kill()
-    await idle._child.wait()
+    idle._child.kill()
+    await idle.ended()
     read = await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
     assert read.text == LONG
     assert len(readers._idle) == 1 and readers._idle != [idle]

@@ -226,6 +226,64 @@ def test_terminate_asks_a_process_to_end(waiting: Standby) -> None:
     assert forked.end() == -signal.SIGTERM
 
 
+ORIGIN = """
+import os, socket, sys, threading
+from pagewire.host.spawn import Status
+from pagewire.host.standby import forks_of_this
+if "threads" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+status = Status()
+order = forks_of_this(lambda: int(sys.stdin.readline() or 7), b"forked", status)
+if order is None:
+    sys.exit(9)
+status.beat()
+ours, theirs = socket.socketpair()
+forked, events = order([], theirs.fileno())
+theirs.close()
+name = open(f"/proc/{forked.pid}/comm").read().strip()
+parent = open(f"/proc/{forked.pid}/stat").read().rpartition(")")[2].split()[1]
+print(name, int(parent) == os.getpid(), forked.pid, flush=True)
+if "lives" in sys.argv:
+    ours.sendall(b"5\\n")
+    forked.wait()
+    print(forked.returncode, os.read(events, 1), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def origin(*options: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that forks children of its own by forks_of_this()."""
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", ORIGIN, *options]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as made:
+        yield made
+        made.kill()
+
+
+def test_a_process_forks_children_by_a_standby_of_its_own() -> None:
+    """Each runs a function with its own standard input, and ends with what that returns."""
+    with origin("lives") as made:
+        assert made.stdout is not None
+        assert made.stdout.readline().split()[:2] == ["forked", "True"]
+        assert made.stdout.readline() == "5 b''\n", "its status pipe ends with it, and had no event"
+
+
+def test_children_that_a_process_forks_end_with_it() -> None:
+    with origin() as made:
+        assert made.stdout is not None
+        *_, pid = made.stdout.readline().split()
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            descriptor = os.pidfd_open(int(pid))
+            made.kill()
+            assert select.select([descriptor], [], [], PATIENCE_S)[0]
+            os.close(descriptor)
+
+
+def test_a_process_with_threads_forks_no_children() -> None:
+    with origin("threads") as made:
+        assert made.wait(PATIENCE_S) == 9
+
+
 def test_a_standby_that_is_stopped_is_killed(waiting: Standby, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no process is left of the order that it did not read."""
     monkeypatch.setattr(standby, "PATIENCE_S", 0.01)

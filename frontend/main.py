@@ -38,6 +38,7 @@ def run(config: FrontendConfig) -> int:
         give_back_freed_memory()
         if config.standby:
             serve_forks(status)
+        # Before there are threads. Tokens and TLS keys are read later: prompt processes have none of them.
         fork_reader = forks_of_this(partial(reader.serve, config, model), reader.NAME, status)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, model, status, fork_reader))

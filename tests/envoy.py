@@ -21,9 +21,12 @@ CONFIG = Path(__file__).parents[1] / "deploy" / "envoy" / "envoy.yaml"
 SOON = "0.1s"
 
 
-def write_config(path: Path, port: int, backends: list[int], refill: str | None = None) -> None:
+def write_config(
+    path: Path, port: int, backends: list[int], refill: str | None = None, delay: str | None = None
+) -> None:
     """The published file with other ports, and weights that follow reports sooner. refill: time after which
-    a client's address has more calls without an accepted token; default: as published."""
+    a client's address has more calls without an accepted token. delay: time until one beyond the limit is
+    refused. Defaults: as published."""
     config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     (listener,), (cluster,) = config["static_resources"].values()
     listener["address"]["socket_address"]["port_value"] = port
@@ -35,19 +38,25 @@ def write_config(path: Path, port: int, backends: list[int], refill: str | None 
         "blackout_period": SOON,
         "weight_update_period": SOON,
     }
+    (chain,) = listener["filter_chains"]
+    filters = {
+        one["name"]: one["typed_config"] for one in chain["filters"][0]["typed_config"]["http_filters"]
+    }
     if refill is not None:
-        (chain,) = listener["filter_chains"]
-        filters = chain["filters"][0]["typed_config"]["http_filters"]
-        (limit,) = (one for one in filters if one["name"] == "envoy.filters.http.local_ratelimit")
-        limit["typed_config"]["descriptors"][0]["token_bucket"]["fill_interval"] = refill
+        limit = filters["envoy.filters.http.local_ratelimit"]
+        limit["descriptors"][0]["token_bucket"]["fill_interval"] = refill
+    if delay is not None:
+        filters["envoy.filters.http.fault"]["delay"]["fixed_delay"] = delay
     path.write_text(yaml.safe_dump(config))
 
 
 @contextlib.contextmanager
-def running_envoy(folder: Path, backends: list[int], refill: str | None = None) -> Iterator[int]:
-    """Yields its port. backends: of two frontends. refill: of write_config()."""
+def running_envoy(
+    folder: Path, backends: list[int], refill: str | None = None, delay: str | None = None
+) -> Iterator[int]:
+    """Yields its port. backends: of two frontends. refill, delay: of write_config()."""
     (port,) = free_ports(1)
-    write_config(folder / "envoy.yaml", port, backends, refill)
+    write_config(folder / "envoy.yaml", port, backends, refill, delay)
     command = [str(ENVOY), "-c", str(folder / "envoy.yaml"), "--concurrency", "1", "--use-dynamic-base-id"]
     envoy = subprocess.Popen([*command, "--log-level", "error"], cwd=folder)
     try:

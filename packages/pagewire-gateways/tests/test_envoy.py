@@ -24,6 +24,7 @@ ROUND = 20
 BURST = 200
 """Calls without an accepted token that a client's address has at once."""
 NEVER = "86400s"
+AT_ONCE = "0.001s"
 MODELS = "/pagewire.v1.ModelService/ListModels"
 OK, EXHAUSTED, UNAUTHENTICATED = "0", "8", "16"
 
@@ -93,16 +94,18 @@ def reset_until_closed(client: Http2) -> None:
 
 
 @contextlib.asynccontextmanager
-async def guarded(checkpoint: Path, folder: Path, tenants: tuple[str, ...]) -> AsyncIterator[str]:
+async def guarded(
+    checkpoint: Path, folder: Path, tenants: tuple[str, ...], delay: str = AT_ONCE
+) -> AsyncIterator[str]:
     """Yields the address of an Envoy whose limits fill up once a day. tenants: their tokens are their names;
-    without any, no token is needed."""
+    without any, no token is needed. delay: of refusals."""
     config: dict[str, str] = {}
     if tenants:
         tokens = folder / "tokens.yaml"
         tokens.write_text("tokens:\n" + "".join(entry_line(digest_of(name), name, {}) for name in tenants))
         config = {"auth_file": str(tokens)}
     async with run_service(checkpoint, say([10]), **config) as service:
-        with running_envoy(folder, [service.port, service.port], refill=NEVER) as port:
+        with running_envoy(folder, [service.port, service.port], refill=NEVER, delay=delay) as port:
             yield f"127.0.0.1:{port}"
 
 
@@ -129,6 +132,18 @@ async def test_a_stranger_is_limited_by_its_address_and_the_tenant_is_not(checkp
             assert await asyncio.to_thread(call, again, *["alice"] * (BURST + 50)) == {OK: BURST + 50}
         with Http2(address, "127.0.0.3") as another:
             assert await asyncio.to_thread(call, another, "") == {UNAUTHENTICATED: 1}
+
+
+async def test_a_refusal_comes_late(checkpoint: Path, tmp_path: Path):
+    """So a stranger that waits for answers sends fewer calls. Those of others on its connection go on."""
+    async with guarded(checkpoint, tmp_path, ("alice",), delay=NEVER) as address:
+        await ready(address, "alice")
+        with Http2(address, "127.0.0.2") as stranger:
+            statuses = await asyncio.to_thread(call, stranger, *[""] * BURST)
+            assert statuses == {UNAUTHENTICATED: BURST}
+            late = stranger.call(framed(b""), _path=MODELS)
+            assert await asyncio.to_thread(call, stranger, "alice") == {OK: 1}
+            assert late in stranger.state.streams and not stranger.state.streams[late].closed
 
 
 async def test_tokens_that_are_made_up_are_limited(checkpoint: Path, tmp_path: Path):

@@ -18,8 +18,8 @@ from tests.chaos.history import OK, REFUSED, Writer
 NUM_CLIENTS = 8
 """Each is a connection, and so on one frontend: the kernel deals them out."""
 MAX_WHOLE_ATTEMPTS = 2
-"""What is delivered as a whole begins anew on another frontend, and is given up when its connection has
-broken five times: what was sent more often than this has to end before the next strike."""
+"""What is delivered as a whole begins anew on another frontend, or goes on as a stream, and is given up when
+its connection has broken five times: what was sent more often than this has to end before the next strike."""
 PATIENCE_S = 300.0
 """A stream that does not move on for so long is stuck, on the slowest machine."""
 NOT_READY, UNREACHED = "ENGINE_NOT_READY", "failed to connect to all addresses"

@@ -61,11 +61,12 @@ class AsyncClient(AsyncOperations):
         **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Continues a prompt and returns the whole generation. Options are the fields of SamplingParams,
-        which take precedence over `params`, and of RequestOptions."""
+        which take precedence over `params`, and of RequestOptions. A call that breaks goes on as a stream, so
+        that another break does not lose what has come."""
         request = generate_request(prompt, params, options, self._model)
         recovery = self._recovery(request, timeout)
         recovery.generation.parser = output_parser(params, options)
-        while True:
+        while not recovery.has_broken:
             request, left = recovery.attempt()
             self._server = recovery.server
             try:
@@ -76,6 +77,7 @@ class AsyncClient(AsyncOperations):
                 if pause is None:
                     raise
             await io_aio.sleep(pause)
+        return await self._open(recovery).result()
 
     async def chat(
         self,
@@ -129,14 +131,16 @@ class AsyncClient(AsyncOperations):
     ) -> AsyncStream:
         """Streams the continuation of a prompt or a conversation. The request is sent at once."""
         request = generate_request(prompt, params, options, self._model)
+        recovery = self._recovery(request, timeout)
+        recovery.generation.parser = output_parser(params, options)
+        return self._open(recovery)
 
+    def _open(self, recovery: Recovery) -> AsyncStream:
         def send(recovery: Recovery) -> Any:
             request, left = recovery.attempt()
             self._server = recovery.server
             return self._streaming(channel.GENERATE, request, left)
 
-        recovery = self._recovery(request, timeout)
-        recovery.generation.parser = output_parser(params, options)
         return AsyncStream(recovery, send)
 
     def multiplex(

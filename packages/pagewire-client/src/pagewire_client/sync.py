@@ -62,11 +62,12 @@ class Client(Operations):
         **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Continues a prompt and returns the whole generation. Options are the fields of SamplingParams,
-        which take precedence over `params`, and of RequestOptions."""
+        which take precedence over `params`, and of RequestOptions. A call that breaks goes on as a stream, so
+        that another break does not lose what has come."""
         request = generate_request(prompt, params, options, self._model)
         recovery = self._recovery(request, timeout)
         recovery.generation.parser = output_parser(params, options)
-        while True:
+        while not recovery.has_broken:
             request, left = recovery.attempt()
             self._server = recovery.server
             try:
@@ -77,6 +78,7 @@ class Client(Operations):
                 if pause is None:
                     raise
             io_sync.sleep(pause)
+        return self._open(recovery).result()
 
     def chat(
         self,
@@ -130,14 +132,16 @@ class Client(Operations):
     ) -> Stream:
         """Streams the continuation of a prompt or a conversation. The request is sent at once."""
         request = generate_request(prompt, params, options, self._model)
+        recovery = self._recovery(request, timeout)
+        recovery.generation.parser = output_parser(params, options)
+        return self._open(recovery)
 
+    def _open(self, recovery: Recovery) -> Stream:
         def send(recovery: Recovery) -> Any:
             request, left = recovery.attempt()
             self._server = recovery.server
             return self._streaming(channel.GENERATE, request, left)
 
-        recovery = self._recovery(request, timeout)
-        recovery.generation.parser = output_parser(params, options)
         return Stream(recovery, send)
 
     def multiplex(self, *, max_in_flight: int = MAX_IN_FLIGHT, timeout: float | None = None) -> Multiplex:

@@ -1,5 +1,7 @@
 """When, where and with what a client retries; and both clients against servers that die."""
 
+from collections.abc import Callable, Iterator
+
 import grpc
 import pytest
 
@@ -295,6 +297,43 @@ async def test_an_address_without_a_server():
 def test_no_address():
     with pytest.raises(ValueError):
         Client([])
+
+
+def dies_at(places: Iterator[int]) -> Callable[..., Iterator[generation_pb2.GenerateResponse]]:
+    """Answers with those of four tokens that the continuation lacks, and breaks off before the one at the
+    next of these places."""
+
+    def respond(request, context):
+        held = [id for each in request.continuation.sequences for id in each.token_ids]
+        end = next(places)
+        for token in range(len(held), min(end, 4)):
+            reason = generation_pb2.FINISH_REASON_MAX_TOKENS if token == 3 else 0
+            response = message(0, [token], first=token == len(held), reason=reason)
+            response.request_id = "r"
+            yield response
+        if end < 4:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+    return respond
+
+
+async def test_a_unary_call_that_breaks_goes_on_as_a_stream():
+    """So that more breaks than are endured in a row lose nothing, where each time a token came."""
+    service, breaks = fakes.FakeService(), [0, 1, 1, 2, 2, 3, 3, 4]
+    assert len(breaks) > MAX_BREAKS
+    with fakes.running(service) as address:
+        with Client(address) as client:
+            service.respond = dies_at(iter(breaks))
+            assert client.generate("a").token_ids == [0, 1, 2, 3]
+        async with AsyncClient(address) as aclient:
+            service.respond = dies_at(iter(breaks))
+            assert (await aclient.generate("a")).token_ids == [0, 1, 2, 3]
+    held = [
+        [id for each in request.continuation.sequences for id in each.token_ids]
+        for request in service.requests
+    ]
+    assert held == 2 * [[], [], [0], [0], [0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+    assert [request.sampling.seed for request in service.requests[2:8]] == [77] * 6
 
 
 def complete_then_gone(request, context):

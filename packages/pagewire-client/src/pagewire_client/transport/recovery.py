@@ -69,7 +69,8 @@ class Recovery:
         self._over: set[int] = set()  # indices of sequences that have ended
         self._begun = False  # a message has been received
         self._recovering = False
-        self._has_broken = False  # a connection, since the start
+        self.has_broken = False
+        """A connection of a server that may have begun it has broken."""
         self._num_taken = 0  # times that another call took the request over
         self._num_breaks = 0  # since the last message
         self._num_failures = 0  # includes attempts that found no server
@@ -139,7 +140,7 @@ class Recovery:
         if isinstance(error, AlreadyExists):  # the engine has not noticed yet that the frontend died
             return self._recovering
         if error.reason == _CONTINUED:  # by a call that broke before, and reached the engine after this one
-            self._recovering = self._has_broken and self._num_taken < MAX_BREAKS
+            self._recovering = self.has_broken and self._num_taken < MAX_BREAKS
             self._num_taken += 1
             return self._recovering
         if isinstance(error, ResourceExhausted):  # another server may have room
@@ -150,7 +151,7 @@ class Recovery:
         broke = connected and (self._begun or error.reason in ("", DRAINING))
         if (broke or self._patience is not None) and not self._recovering:
             self._recovering, self._last = True, self._clock()
-        self._has_broken |= broke
+        self.has_broken |= broke
         if broke and error.reason not in _BLAMELESS:
             self._num_breaks += 1
             self._last = self._clock()  # a server was there until now

@@ -20,8 +20,8 @@ SAMPLED = SamplingParams(temperature=1.0, seed=1234, max_tokens=24, ignore_eos=T
 
 def test_the_processes_are_three(demo: Service):
     found = {role: len(pids) for role, pids in services.processes(demo.pid).items()}
-    found.pop("reader", None)  # the frontend's child for large prompts: there once one was sent
-    assert found == {"engine": 1, "frontend": 1, "worker": 1}
+    readers = found.pop("reader")  # the frontend's children for large prompts, and what forks them
+    assert readers >= 1 and found == {"engine": 1, "frontend": 1, "worker": 1}
 
 
 def test_it_knows_the_capital_of_france(client: Client):

@@ -17,7 +17,7 @@ SIMULATED = "--device=simulated", "--profile=instant"
 
 def descendants(serve: Serve) -> dict[str, list[int]]:
     found = services.processes(serve.process.pid)
-    assert set(found) == {"engine", "frontend", "worker"}
+    assert set(found) == {"engine", "frontend", "reader", "worker"}
     return found
 
 

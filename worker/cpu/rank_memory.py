@@ -154,7 +154,7 @@ def join(initialize: worker_pb2.Initialize, rank: int, on_wait: Callable[[str, f
     num_bytes = RankLink.num_bytes(size)
     with contextlib.ExitStack() as stack:
         first = initialize.first_rank_pid
-        descriptor = _find(name, first, on_wait) if rank else _make(name, num_bytes)
+        descriptor = _find(name, num_bytes, first, on_wait) if rank else _make(name, num_bytes)
         stack.callback(os.close, descriptor)
         ranks = Ranks(RankLink(mmap.mmap(descriptor, num_bytes), rank, size), on_wait)
         if rank:
@@ -176,15 +176,16 @@ def _make(name: str, num_bytes: int) -> int:
     return descriptor
 
 
-def _find(name: str, pid: int, on_wait: Callable[[str, float], None]) -> int:
-    """Returns a descriptor of the memory that rank 0 makes. Raises StartupError."""
+def _find(name: str, num_bytes: int, pid: int, on_wait: Callable[[str, float], None]) -> int:
+    """Returns a descriptor of the memory that rank 0 makes, once it has its size. Raises StartupError."""
     began = reported = time.monotonic()
     while (now := time.monotonic()) - began < JOIN_S:
         try:
             with os.scandir(f"/proc/{pid}/fd") as files:
                 for file in files:
                     with contextlib.suppress(FileNotFoundError):
-                        if os.readlink(file).startswith(f"/memfd:{name} "):
+                        is_it = os.readlink(file).startswith(f"/memfd:{name} ")
+                        if is_it and file.stat().st_size >= num_bytes:
                             return os.open(file, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             why = f"the memory of rank 0 (pid {pid}) cannot be opened: {error.strerror}"

@@ -184,7 +184,8 @@ def _find(name: str, num_bytes: int, pid: int, on_wait: Callable[[str, float], N
             with os.scandir(f"/proc/{pid}/fd") as files:
                 for file in files:
                     with contextlib.suppress(FileNotFoundError):
-                        if os.readlink(file).startswith(f"/memfd:{name} ") and _size(file) >= num_bytes:
+                        is_it = os.readlink(file).startswith(f"/memfd:{name} ")
+                        if is_it and file.stat().st_size >= num_bytes:
                             return os.open(file, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             why = f"the memory of rank 0 (pid {pid}) cannot be opened: {error.strerror}"
@@ -194,11 +195,6 @@ def _find(name: str, num_bytes: int, pid: int, on_wait: Callable[[str, float], N
             on_wait("rank 0", (now - began) / JOIN_S)
         time.sleep(_LOOK_S)
     raise StartupError(_WHAT, f"rank 0 (pid {pid}) has made no memory within {JOIN_S:.0f} s", _TODO)
-
-
-def _size(file: "os.DirEntry[str]") -> int:
-    """Returns the bytes of what a link leads to."""
-    return os.stat(file.path).st_size
 
 
 def model_digest(path: Path) -> str:

@@ -194,17 +194,6 @@ def test_a_rank_that_does_not_come_is_named(rank: int, monkeypatch: pytest.Monke
         join(command(name=f"absent-{rank}"), rank, ignore)
 
 
-def test_memory_is_taken_once_it_has_its_size(monkeypatch: pytest.MonkeyPatch):
-    """Rank 0 makes the file first, and then its pages."""
-    monkeypatch.setattr(rank_memory, "JOIN_S", 0.05)
-    descriptor = os.memfd_create("pagewire-ranks-empty")
-    try:
-        with pytest.raises(StartupError, match="has made no memory"):
-            join(command(name="empty"), 1, ignore)
-    finally:
-        os.close(descriptor)
-
-
 def test_the_process_of_rank_0_is_not_here():
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()

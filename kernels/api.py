@@ -32,7 +32,6 @@ from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.layers import adapters as adapters
-from kernels.ops.layers.leaves import count_leaves as count_leaves
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory

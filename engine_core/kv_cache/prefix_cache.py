@@ -60,7 +60,7 @@ class PrefixCache:
         self._block_size = block_size
         self._enabled = enabled
         self.secret = token_bytes(32)
-        """See hash_key.py; set before any request arrives."""
+        """The key of the first hash of each chain (hash_key.py), set before any request arrives."""
         self._checkpoints = StateCheckpoints(num_checkpoints, block_size) if num_checkpoints else None
 
     def track(self, changes: KeptChanges, kept: KeptCache) -> tuple[Contents, Contents]:

@@ -20,7 +20,7 @@ from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
 from kernels.cpu.matmul.packed import narrow_weight
 from kernels.cpu.matmul.records import PART
 from kernels.cpu.runtime.arena import Arena
-from kernels.ops.layers.leaves import UNDIVIDED
+from kernels.ops.layers.leaves import UNDIVIDED, count_leaves
 
 
 class Pack(Protocol):
@@ -70,6 +70,8 @@ class WeightForms:
     divided alike on any rank; UNDIVIDED, where sums are exact in any order."""
     share: PackShare | None = None
     """Of a rank's inputs of a matrix whose sums are exact in any order; None: they are not."""
+
+    count_leaves = staticmethod(count_leaves)
 
     @staticmethod
     def of(quantization: str, plain_head: bool = False, arena: Arena | None = None) -> "WeightForms":

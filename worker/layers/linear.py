@@ -16,7 +16,7 @@ from itertools import islice
 
 import torch
 
-from kernels.api import InputBatch, WeightForms, count_leaves
+from kernels.api import InputBatch, WeightForms
 from worker.layers.base import Weight
 from worker.layers.matrix import AdaptedMatrix, Matrix, PlainMethod, ShareMethod
 from worker.parallel import Placement
@@ -161,7 +161,7 @@ class RowLinear(Matrix):
 
     def _all_leaves(self, multiple: int) -> int:
         """Returns of how many leaves the products of one rank are the sum."""
-        return count_leaves(self.in_features, self._units, multiple)
+        return WeightForms.count_leaves(self.in_features, self._units, multiple)
 
     def most_ranks(self, forms: WeightForms) -> int:
         """Returns among how many ranks the leaves of a product can be divided."""

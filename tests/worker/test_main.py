@@ -165,7 +165,7 @@ def test_a_model_that_cannot_be_loaded(core: Core, checkpoint: Checkpoints, tmp_
         ({"tensor_parallel_size": 2, "max_loras": 1}, "ranks do not load adapters"),
         (
             {"tensor_parallel_size": 2},
-            "attention.output adds 48 inputs in 1 parts, which 2 ranks cannot divide",
+            "attention.output, with 48 inputs, is a sum of 1 leaf, which cannot be divided among 2 ranks",
         ),
         ({"max_model_len": 257}, "max_model_len = 257, but the model goes to 256"),
         ({"num_blocks": 1 << 31}, "MiB are available"),

@@ -82,7 +82,7 @@ def test_ranks_have_the_bits_of_one(
 
 def test_a_sum_of_too_few_leaves_is_refused(checkpoint: Callable[..., Path]):
     """By the layer's name, before any matrix is packed; integers of 8 bits have no leaves."""
-    folder = checkpoint("llama", num_attention_heads=4, head_dim=512, intermediate_size=1024)
+    folder = checkpoint("llama", num_attention_heads=4, head_dim=512, intermediate_size=1000)
 
     def pack(group: ParallelGroup, quantization: str) -> None:
         model = load_rank(folder, group, "bfloat16", quantization=quantization)
@@ -90,7 +90,7 @@ def test_a_sum_of_too_few_leaves_is_refused(checkpoint: Callable[..., Path]):
             model, torch.bfloat16, CPU, 16, None, None, lambda *_: None, quantization=quantization
         )
 
-    expected = r"blocks\.0\.mlp\.down, with 1024 inputs, is a sum of 1 leaf, .* among 2 ranks"
+    expected = r"blocks\.0\.mlp\.down, with 1000 inputs, is a sum of 1 leaf, .* among 2 ranks"
     for quantization in ("", "int4"):
         with pytest.raises(StartupError, match=expected):
             pack(SilentRank(0, 2), quantization)

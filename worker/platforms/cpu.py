@@ -74,9 +74,9 @@ class CpuPlatform(Platform[CpuBackend]):
     def load_model(self, plan: LoadPlan) -> "LoadedOnCpu":
         initialize, config, report = plan.initialize, plan.config, plan.report
         drafter = read_drafter(plan)
+        group = self._join(plan)  # by compiled code, which must not run while other code is loaded
         if self._precompiled is not None:
             self._precompiled.begin()
-        group = self._join(plan)
         weights = load_cpu_weights(initialize, config, report, self._memory, group)
         if drafter is not None:
             drafter.capture(weights.model)

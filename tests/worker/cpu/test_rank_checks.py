@@ -2,13 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from worker.cpu import rank_checks
+from worker.cpu.precompile import Precompiled
 from worker.cpu.rank_checks import check_ranks
 from worker.families.registry import read_model_config
+from worker.platforms import cpu
+from worker.platforms.cpu import CpuPlatform
 
 pytestmark = pytest.mark.cpu_kernels
 SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "intermediate_size": 1024}
@@ -49,3 +54,18 @@ def test_torch_does_not_divide_sums(checkpoint: Callable[..., Path], monkeypatch
     monkeypatch.setattr(rank_checks, "why_not", lambda: "llvmlite is not installed")
     with pytest.raises(StartupError, match="ranks need the compiled kernels.* llvmlite is not installed"):
         check_ranks(read_model_config(checkpoint("llama", **SIZES)), 2, "")
+
+
+def test_no_code_is_loaded_while_ranks_exchange(monkeypatch: pytest.MonkeyPatch):
+    """Loading machine code takes pages away for a moment that have other code, which must not run then."""
+    precompiled, plan = mock.Mock(Precompiled), mock.Mock()
+    platform = CpuPlatform(WorkerConfig(threads=1), precompiled)
+
+    def join(plan: object) -> None:
+        assert not precompiled.begin.called
+        raise EOFError
+
+    monkeypatch.setattr(cpu, "read_drafter", lambda plan: None)
+    monkeypatch.setattr(platform, "_join", join)
+    with pytest.raises(EOFError):
+        platform.load_model(plan)

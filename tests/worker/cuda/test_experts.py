@@ -67,7 +67,7 @@ def test_the_bits_are_those_of_single_products(
     result = experts(x, BATCH)
     monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
     monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
-    monkeypatch.setattr(TritonOps, "weigh", Ops.weigh)
+    monkeypatch.setattr(TritonOps, "weigh", staticmethod(Ops.weigh))
     assert torch.equal(experts(x, BATCH), result)
 
 
@@ -85,7 +85,7 @@ def test_weights_in_few_bits_have_the_bits_of_single_products(
     assert torch.equal(experts(x[4:5], BATCH)[0], result[4])
     monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
     monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
-    monkeypatch.setattr(TritonOps, "weigh", Ops.weigh)
+    monkeypatch.setattr(TritonOps, "weigh", staticmethod(Ops.weigh))
     assert torch.equal(experts(x, BATCH), result)
 
 
@@ -101,7 +101,7 @@ def test_the_host_reads_nothing(make_experts: Callable[[str], Experts], monkeypa
     experts(x, BATCH)
     monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
     monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
-    monkeypatch.setattr(TritonOps, "weigh", Ops.weigh)
+    monkeypatch.setattr(TritonOps, "weigh", staticmethod(Ops.weigh))
     with pytest.raises(AssertionError, match="read by the host"):
         experts(x, BATCH)
 

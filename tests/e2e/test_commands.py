@@ -116,6 +116,7 @@ def test_breakdown(tmp_path: Path):
     assert found["steps"] >= 128 / MOST_STEPS and parts["forward"] > 0 and parts["between steps"] > 0
     assert min(parts.values()) > -0.1 and sum(parts.values()) == pytest.approx(100)
     assert set(found["processors"]) == {"frontend", "reader", "engine", "worker", "client"}
-    assert all(us > 0 for us in found["us_per_token"].values())
+    us_per_token = found["us_per_token"]  # a reader is not needed, and waits
+    assert all(us > 0 for name, us in us_per_token.items() if name != "reader")
     per_token = (found[f"{name}_per_token"] for name in ("us", "wake_ups", "preemptions"))
     assert all(set(each) == set(found["processors"]) for each in per_token)

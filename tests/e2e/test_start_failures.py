@@ -72,7 +72,7 @@ def test_no_tokenizer(serve: Callable[..., Serve], model: Path):
     ("flag", "words"),
     [
         ("--device=cuda", ["device", "CUDA"]),
-        ("--tensor-parallel-size=2", ["tensor"]),
+        ("--tensor-parallel-size=4", ["tensor", "6 attention heads"]),
         ("--max-model-len=1000000", ["max", "1000000"]),
         ("--swap-space=900000", ["--swap-space", "memory"]),
     ],

@@ -16,7 +16,7 @@ from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 
 FLAG = "--prefix-cache-key"
 LEAST_BYTES = 32
-_TODO = f"make one: (umask 077; openssl rand -hex {LEAST_BYTES} > FILE)"
+_REMEDY = f"make one: (umask 077; openssl rand -hex {LEAST_BYTES} > FILE)"
 
 
 def read_key(path: str) -> bytes:
@@ -24,11 +24,11 @@ def read_key(path: str) -> bytes:
     try:
         how, content = exposure(Path(path), 0o077), read_small(Path(path)).strip()
     except OSError as error:
-        raise _refused(f"{path}: {error.strerror or type(error).__name__}", _TODO) from error
+        raise _refused(f"{path}: {error.strerror or type(error).__name__}", _REMEDY) from error
     if how:
         raise _refused(f"others may read {path}: {how}", f"chown it, or chmod 600 {path}")
     if len(content) < LEAST_BYTES:
-        raise _refused(f"{path} has {len(content)} bytes, fewer than {LEAST_BYTES}", _TODO)
+        raise _refused(f"{path} has {len(content)} bytes, fewer than {LEAST_BYTES}", _REMEDY)
     return blake2b(content, digest_size=32).digest()
 
 

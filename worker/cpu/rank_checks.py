@@ -12,7 +12,7 @@ from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.startup.checks import check_split
 
-_WHAT, _TODO = "cannot split the model", "leave --tensor-parallel-size out"
+_WHAT, _REMEDY = "cannot split the model", "leave --tensor-parallel-size out"
 
 
 def check_ranks(config: ModelConfig, size: int, quantization: str) -> None:
@@ -20,12 +20,14 @@ def check_ranks(config: ModelConfig, size: int, quantization: str) -> None:
     check_split(config, size, "")
     assert isinstance(config, DecoderConfig)
     if (reason := why_not()) is not None:
-        raise StartupError(_WHAT, f"ranks need the compiled kernels, whose sums they divide: {reason}", _TODO)
+        raise StartupError(
+            _WHAT, f"ranks need the compiled kernels, whose sums they divide: {reason}", _REMEDY
+        )
     if config.has_states or config.latent is not None:
         keeps = "states" if config.has_states else "latents"
         why = (
             f"{config.architecture} keeps {keeps} in place of keys and values, which ranks do not divide yet"
         )
-        raise StartupError(_WHAT, why, _TODO)
+        raise StartupError(_WHAT, why, _REMEDY)
     model = FAMILIES[config.architecture].build(config, Placement(torch.float32, torch.device("meta")))
     check_leaves(model, WeightForms.of(quantization), size)

@@ -35,7 +35,7 @@ _MOST_FACTS = 4096
 _HEADER = 1 << 16
 """Bytes of a file of weights that its digest covers: names, shapes and places of its tensors."""
 _WHAT = "cannot join the group of ranks"
-_TODO = "the log says why a rank has not come; then start again"
+_REMEDY = "the log says why a rank has not come; then start again"
 
 
 class Ranks:
@@ -100,7 +100,7 @@ class Ranks:
             while not (pid := self._link.pid_of(rank)):
                 self._look(rank)
                 if time.monotonic() - self._since > JOIN_S:
-                    raise StartupError(_WHAT, f"rank {rank} has not come within {JOIN_S:.0f} s", _TODO)
+                    raise StartupError(_WHAT, f"rank {rank} has not come within {JOIN_S:.0f} s", _REMEDY)
                 time.sleep(_LOOK_S)
             if rank != self.rank and rank not in self._ends.values():
                 self.watch(rank, pid)
@@ -194,7 +194,7 @@ def _find(name: str, num_bytes: int, pid: int, on_wait: Callable[[str, float], N
             reported = now
             on_wait("rank 0", (now - began) / JOIN_S)
         time.sleep(_LOOK_S)
-    raise StartupError(_WHAT, f"rank 0 (pid {pid}) has made no memory within {JOIN_S:.0f} s", _TODO)
+    raise StartupError(_WHAT, f"rank 0 (pid {pid}) has made no memory within {JOIN_S:.0f} s", _REMEDY)
 
 
 def model_digest(path: Path) -> str:

@@ -23,7 +23,9 @@ SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "i
 SMALL = {"block_size": 16, "max_num_batched_tokens": 48, "num_blocks": 40, "pooling_type": "last"}
 """Prompts are computed in chunks, and there is no room for all of them at once."""
 PROMPTS = [[3 + (7 * number + at * at) % 250 for at in range(60 + 25 * number)] for number in range(4)]
-ALL = [
+TOO_LONG = SamplingParams(temperature=1.0, seed=7, max_tokens=300, ignore_eos=True, n=2)
+"""The outputs of this one request fill more than all blocks, so that one of them is preempted."""
+ALL = [(PROMPTS[0], TOO_LONG)] + [
     (prompt, params)
     for prompt in PROMPTS
     for params in (

@@ -126,6 +126,7 @@ def main() -> None:
         quantization=options.quantization,
         pooling_type=pooling,
         threads=options.threads,
+        no_standby=True,  # none starts beside the first rounds
         log_level="error",
     )
     tokenizer = AutoTokenizer.from_pretrained(options.model)

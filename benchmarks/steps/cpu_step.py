@@ -4,8 +4,10 @@
     python -m benchmarks.steps.cpu_step MODEL --quantization int8
     python -m benchmarks.steps.cpu_step MODEL --batch 1 --prompt 8000 --kv-cache-dtype fp8_e4m3
     python -m benchmarks.steps.cpu_step MODEL --batch 32 --prompt 544 --shared 512
+    python -m benchmarks.steps.cpu_step ENCODER --batch 64 --prompt 256 --dtype float32
 
-With --shared, rows have so many tokens of the prompt in the same blocks, and only decoding is measured.
+Rows of an encoder pool, and only their prompts are measured. With --shared, rows have so many tokens of the
+prompt in the same blocks, and only decoding is measured.
 
 The step's program (kernels.cpu.program) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
@@ -29,6 +31,7 @@ from benchmarks.versus.roof import reading
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.program.buffers import FEW
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_MEAN, ModelFacts
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 
 RUNS = 9
@@ -93,14 +96,19 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
         print(f"  {'a read of as much':<40} {read:9.3f} ms of processors, {read / step:.0%} of {step:.3f} ms")
 
 
-def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:
-    """A step that computes prompts, and one that decodes. shared: blocks that all rows begin with."""
-    runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1, shared)))
+def measure(runner: Runner, model: ModelFacts, batch: int, prompt: int, shared: int) -> None:
+    """A step that computes prompts, and one that decodes unless the model is an encoder. shared: blocks that
+    all rows begin with."""
+    rows = random_rows(model.vocab_size, batch, prompt, prompt + 1, shared)
+    for row in rows if model.whole_prompts else ():
+        row.pooling.type = POOLING_TYPE_MEAN
+    runner.execute(plan(range(batch), 0, prompt, rows))
     if not shared:
         profile(runner, f"{batch} prompts of {prompt} tokens", batch * prompt)
-    runner.execute(plan(range(batch), prompt, 1))
-    common = f", {shared * BLOCK_SIZE} of it in common" if shared else ""
-    profile(runner, f"decode of {batch}, context {prompt + 1}{common}", batch)
+    if not model.whole_prompts:
+        runner.execute(plan(range(batch), prompt, 1))
+        common = f", {shared * BLOCK_SIZE} of it in common" if shared else ""
+        profile(runner, f"decode of {batch}, context {prompt + 1}{common}", batch)
     runner.execute(removal(range(batch)))
 
 
@@ -117,7 +125,7 @@ def main() -> None:
     num_blocks = max(batches) * -(-(options.prompt + 1) // BLOCK_SIZE)
     runner, ready = load_model(options, max(batches), num_blocks, max(batches) * options.prompt)
     for batch in batches:
-        measure(runner, ready.model.vocab_size, batch, options.prompt, options.shared // BLOCK_SIZE)
+        measure(runner, ready.model, batch, options.prompt, options.shared // BLOCK_SIZE)
 
 
 if __name__ == "__main__":

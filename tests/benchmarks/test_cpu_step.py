@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoints import make_checkpoint
+
 ROOT = Path(__file__).parents[2]
 
 
-def output_of(name: str, *options: str, prompt: str = "prompt") -> str:
-    command = [sys.executable, "-m", f"benchmarks.steps.{name}", "demo", f"--{prompt}=20", *options]
+def output_of(name: str, *options: str, prompt: str = "prompt", model: str = "demo") -> str:
+    command = [sys.executable, "-m", f"benchmarks.steps.{name}", model, f"--{prompt}=20", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -38,6 +40,15 @@ def test_one_row_is_beside_a_read_of_its_weights():
 def test_rows_with_a_common_prefix():
     first = output_of("cpu_step", "--batch=2", "--threads=1", "--shared=16").splitlines()[0]
     assert first.startswith("decode of 2, context 21, 16 of it in common: ")
+
+
+@pytest.mark.cpu_kernels
+def test_rows_of_an_encoder_decode_nothing(tmp_path: Path):
+    folder = str(make_checkpoint("bert", tmp_path, hidden_size=64))
+    lines = output_of("cpu_step", "--batch=2", "--threads=1", "--dtype=float32", model=folder).splitlines()
+    assert lines[0].startswith("2 prompts of 20 tokens: ")
+    assert any(line.split()[0] == "attention.float32_kv.attention_float32" for line in lines[1:])
+    assert all(line.startswith("  ") for line in lines[1:])
 
 
 @pytest.mark.cpu_kernels

@@ -72,6 +72,8 @@ class Operations:
     """Of four bytes, unsigned weights below 128 and signed inputs, with int32 sums."""
     masked: tuple[Any, ...] = (F32S, I32S)
     """Vectors of which an instruction loads and stores masked lanes; of others it is done one by one."""
+    masked_stores_whole = True
+    """Whether that instruction is as fast as any other where it stores all lanes."""
     futex = 98
     """The number of Linux's system call futex(), as most architectures count."""
 
@@ -173,7 +175,7 @@ class Operations:
 
     def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
         """The masked lanes of F32S, I32S or I16S. whole: whether these are all."""
-        if values.type in self.masked:
+        if self.masked_stores_whole and values.type in self.masked:
             store_lanes(builder, values, address, mask)
             return
         with builder.if_else(whole) as (at_once, some):

@@ -51,6 +51,7 @@ _WORDS = _PairsOfWords()
 class AVX2(X86):
     """A vector takes two registers."""
 
+    masked_stores_whole = False  # AMD's processors take a dozen cycles for vmaskmovps to memory
     quads: Dot = _WORDS
     nibbles: Dot = _Nibbles()
 

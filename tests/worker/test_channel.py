@@ -3,14 +3,18 @@
 import select
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
 
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.curve import CurveAuthenticator, make_keys, read_client_key, read_engine_key
 from pagewire.ipc.transport import bind_router, is_readable, pack, receive, workers_address
-from worker.channel import Channel, EngineGone
+from tests.free_ports import free_ports
+from tests.patience import PATIENCE_S
+from worker.channel import Channel, EngineGone, KeysRefused
 
 
 @pytest.fixture
@@ -57,3 +61,23 @@ def test_what_was_sent_before_the_end_is_received(
     assert channel.receive().HasField("shutdown")
     with pytest.raises(EngineGone):
         channel.receive()
+
+
+@pytest.mark.parametrize("wrong", ["engine", "client"])
+def test_keys_that_do_not_match_are_no_end_of_the_core(wrong: str, tmp_path: Path) -> None:
+    """The core's of another pair, or one that the core does not know."""
+    make_keys(tmp_path / "ours")
+    make_keys(tmp_path / "others")
+    ours, others = (read_client_key(str(tmp_path / name / "client.key")) for name in ("ours", "others"))
+    known, core_of = (ours, others) if wrong == "engine" else (others, ours)
+    key = replace(known, engine=core_of.engine)
+    engine = read_engine_key(str(tmp_path / "ours" / "engine.key"))
+    address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    with zmq.Context() as context:
+        authenticator = CurveAuthenticator(context, engine)
+        core, channel = bind_router(context, address, engine), Channel(context, address, key)
+        with pytest.raises(KeysRefused, match="the keys of the two sides do not match"):
+            channel.receive(PATIENCE_S)
+        channel.close(0)
+        core.close(0)
+        authenticator.close()

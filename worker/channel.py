@@ -20,7 +20,7 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
 class KeysRefused(StartupError):
-    """The two sides of the connection have keys that do not match."""
+    """The engine core does not know the key of this process."""
 
 
 class EngineGone(Exception):
@@ -46,7 +46,8 @@ class Channel:
 
     def _connect(self) -> None:
         self._socket = connect_dealer(self._context, self._address, new_identity(), self._key)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | _REFUSED)
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSED
+        self._monitor = self._socket.get_monitor_socket(events)
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in (self._socket, self._monitor)]
 
     def send(self, message: worker_pb2.WorkerMessage) -> None:
@@ -99,12 +100,14 @@ class Channel:
     def _end(self) -> Exception:
         """Returns the reason for which the connection has ended."""
         (event,) = struct.unpack_from("=H", self._monitor.recv_multipart()[0])
+        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._key is not None:
+            logger.warning("%s ended the handshake: is --curve-key of another engine core?", self._address)
         if not event & _REFUSED:
             return EngineGone()
         return KeysRefused(
             "cannot talk to the engine core",
-            f"{self._address}: the keys of the two sides do not match",
-            "give each side its file of one pair, of pagewire keys, with --curve-key",
+            f"{self._address}: it refuses the key of --curve-key",
+            "give each side its file of one call of pagewire keys",
         )
 
     def _take(self) -> bytes | None:

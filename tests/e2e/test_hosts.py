@@ -29,6 +29,8 @@ from pagewire_client.transport import recovery
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
 from tests.e2e.test_ranks import HANG_TIMEOUT_S, SIZES, SMALL, answers, stream_all
+from tests.e2e.test_tcp import LOOPBACK as LOOPBACK_IN_HEXADECIMAL
+from tests.e2e.test_tcp import listening
 from tests.free_ports import free_ports
 
 pytestmark = pytest.mark.cpu_kernels
@@ -134,8 +136,11 @@ def test_two_hosts_have_the_bits_of_one_worker(
     with services.start(model, device="cpu", dtype=dtype, **SMALL) as service:
         expected = asyncio.run(answers(service.address))
     with two_hosts(model, tmp_path, size, dtype=dtype, **SMALL) as (service, host):
-        assert len(host.ranks) == len(services.processes(service.pid)["worker"]) == size // 2
+        ranks = [*services.processes(service.pid)["worker"], *host.ranks]
+        assert (len(ranks), len(host.ranks)) == (size, size // 2)
         assert asyncio.run(answers(service.address)) == expected
+        found = listening(ranks)
+        assert found and {address for address, _ in found} <= LOOPBACK_IN_HEXADECIMAL
 
 
 def test_a_host_with_a_wrong_key_ends_and_says_so(tmp_path: Path) -> None:

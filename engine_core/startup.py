@@ -12,6 +12,7 @@ from engine_core.adapters.hub import HubAdapters
 from engine_core.adapters.sources import AdapterOptions, AdapterSources
 from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
+from engine_core.io.remote_ranks import RemoteRanks
 from engine_core.kv_cache.hash_key import FLAG as KEY_FLAG
 from engine_core.kv_cache.hash_key import read_key
 from engine_core.kv_cache.host_swap import SwapCosts
@@ -27,6 +28,7 @@ from pagewire.checkpoints.paths import checkpoint_path, tokenizer_folder
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.liveness import LEAST_PATIENCE_S
+from pagewire.host.nodes import check_nodes
 from pagewire.host.resources import by_node, format_cores, parse_cores
 from pagewire.internal.v1.engine_pb2 import ModelFacts, NamedAdapter, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
@@ -74,6 +76,15 @@ def _check_combinations(config: EngineConfig) -> None:
             "--listen-workers is tcp://, but the engine core's own worker connects by ipc://",
             "add --external-workers, or leave it out",
         )
+    check_nodes(config)
+    for flag, value in (
+        ("--external-workers", config.external_workers),
+        ("--data-parallel-size", config.data_parallel_size > 1),
+        (f"--device {config.device}", config.device in ("cuda", "simulated")),
+    ):
+        if value and config.nnodes > 1:
+            why = f"--nnodes {config.nnodes} with {flag}"
+            raise StartupError(_CANNOT_START, why, "ranks on several hosts compute one model, on CPUs")
     if config.num_blocks and config.kv_cache_memory:
         raise StartupError(
             _CANNOT_START,
@@ -120,6 +131,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         fast_matmul=config.fast_matmul,
         seed=config.dummy_seed,
         tensor_parallel_size=config.tensor_parallel_size,
+        num_hosts=config.nnodes if config.nnodes > 1 else 0,
         group_name=secrets.token_hex(16) if config.tensor_parallel_size > 1 else "",
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
@@ -258,7 +270,8 @@ def adapter_options(config: EngineConfig, ready: Ready, deaths: Path) -> Adapter
 
 
 def worker_arguments(config: EngineConfig) -> list[list[str]]:
-    """Returns the command-line arguments of each rank, beyond its address and number. Raises StartupError."""
+    """Returns the command-line arguments of each rank of this host, beyond its address and number. Raises
+    StartupError."""
     if config.external_workers and (config.threads or config.worker_cores):
         raise StartupError(
             _CANNOT_START,
@@ -267,16 +280,26 @@ def worker_arguments(config: EngineConfig) -> list[list[str]]:
         )
     shared = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
     shared += [f"--threads={config.threads}"] if config.threads else []
-    shared += ["--outlives-core"] if config.parent_starts_worker else []
+    shared += ["--outlives-core"] if config.parent_starts_worker and config.nnodes == 1 else []
+    if config.nnodes > 1:
+        shared += [f"--master-addr={config.master_addr}", f"--group-size={config.tensor_parallel_size}"]
     shared += _fault_arguments(config)
     cores = _cores_by_rank(config)
     return [shared + ([f"--cores={own}"] if own else []) for own in cores]
 
 
+def remote_ranks(config: EngineConfig) -> RemoteRanks | None:
+    """Returns the ranks that other hosts have; None: all are on this one."""
+    if config.nnodes == 1:
+        return None
+    count = config.tensor_parallel_size - config.ranks_per_node
+    return RemoteRanks(f"tcp://{config.master_addr}:{config.master_port}", count, config.ranks_per_node)
+
+
 def _cores_by_rank(config: EngineConfig) -> list[str]:
     """Divides --worker-cores into equal parts, of as few NUMA nodes as possible; "" for ranks that are not
     pinned."""
-    size = config.tensor_parallel_size
+    size = config.ranks_per_node
     if size == 1 or not config.worker_cores:
         return [config.worker_cores] * size
     cores = by_node(parse_cores(config.worker_cores))

@@ -8,14 +8,14 @@ ended meanwhile, does not answer, or was loaded with other settings. Then a new 
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import zmq
 
 from engine_core.io.process_control import ParentOrders, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import ParentsWorker, WorkerDied, WorkerProcess
-from engine_core.startup import worker_arguments
+from engine_core.startup import remote_ranks, worker_arguments
 from pagewire.config import EngineConfig
 from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status, WorkerStarted
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
@@ -50,6 +50,10 @@ class WorkerSupply:
         """Waits until this process is to serve, and starts the worker, if none is to be adopted. Raises
         StartupError, WorkerDied, Stopped, OSError."""
         activation = self._orders.next(Activation) if self._config.parent_starts_worker else Activation()
+        if activation.kept is not None and self._config.nnodes > 1:
+            for pid in activation.kept.pids:  # ranks on several hosts end with their core
+                self._status.dismissed(pid)
+            activation = replace(activation, kept=None)
         if activation.kept is None:
             self._started = self._start()
         return activation
@@ -83,7 +87,7 @@ class WorkerSupply:
         config = self._config
         address = config.listen_workers or transport.workers_address(transport.default_folder())
         workers = self._bind(transport.own_address(address) if beside_another else address)
-        workers.start(worker_arguments(config), external=config.external_workers)
+        workers.start(worker_arguments(config), external=config.external_workers, remote=remote_ranks(config))
         return workers
 
     def _bind(self, address: str) -> WorkerGroup:

@@ -2,16 +2,25 @@
 
 import logging
 import select
+import struct
 import time
 
 import zmq
 from google.protobuf.message import DecodeError
 
+from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import ClientKey
 from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
 
 logger = logging.getLogger(__name__)
+
+
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+class KeysRefused(StartupError):
+    """The engine core does not know the key of this process."""
 
 
 class EngineGone(Exception):
@@ -37,7 +46,8 @@ class Channel:
 
     def _connect(self) -> None:
         self._socket = connect_dealer(self._context, self._address, new_identity(), self._key)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSED
+        self._monitor = self._socket.get_monitor_socket(events)
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in (self._socket, self._monitor)]
 
     def send(self, message: worker_pb2.WorkerMessage) -> None:
@@ -46,7 +56,7 @@ class Channel:
 
     def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
         """Returns the next command; an empty one when none arrives in time (None: no limit), or for a frame
-        that is not a command, which is counted. Raises EngineGone."""
+        that is not a command, which is counted. Raises EngineGone; KeysRefused."""
         frame = self._next(seconds)
         if frame is None:
             return worker_pb2.WorkerCommand()
@@ -61,6 +71,10 @@ class Channel:
     def has_command(self) -> bool:
         """Returns whether a command has arrived, or the connection has ended."""
         return is_readable(self._socket) or is_readable(self._monitor)
+
+    def is_lost(self) -> bool:
+        """Returns whether the connection has ended."""
+        return is_readable(self._monitor)
 
     def _next(self, seconds: float | None) -> bytes | None:
         """Returns the next frame; None: none arrived in time. Raises EngineGone.
@@ -77,11 +91,24 @@ class Channel:
             if is_readable(self._monitor):
                 if is_readable(self._socket):  # sent before the end, and arrived since it was looked at
                     continue
-                raise EngineGone
+                raise self._end()
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return None
             select.select(self._descriptors, [], [], left)
+
+    def _end(self) -> Exception:
+        """Returns the reason for which the connection has ended."""
+        (event,) = struct.unpack_from("=H", self._monitor.recv_multipart()[0])
+        if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and self._key is not None:
+            logger.warning("%s ended the handshake: is --curve-key of another engine core?", self._address)
+        if not event & _REFUSED:
+            return EngineGone()
+        return KeysRefused(
+            "cannot talk to the engine core",
+            f"{self._address}: it refuses the key of --curve-key",
+            "give each side its file of one call of pagewire keys",
+        )
 
     def _take(self) -> bytes | None:
         try:

@@ -26,7 +26,7 @@ from pagewire.host.standby import serve_forks
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key
 from pagewire.plugins import find_plugin
-from worker.channel import Channel, EngineGone
+from worker.channel import Channel, EngineGone, KeysRefused
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.malloc_tuning import drop_library_pages, use_one_heap
 from worker.cpu.precompile import needed_groups, precompile, select_instruction_set
@@ -34,14 +34,19 @@ from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports
 from worker.loop import RankGone, StepRunner
+from worker.meeting import Meeting
 from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
 """Time that the last message has to be sent."""
+REPORT_S = 5.0
+"""Seconds between two lines of a worker that waits for a core on another host."""
 RANK_GRACE_S = 5.0
 """Time that the core has to end a rank whose peer is gone."""
+HOSTS_GRACE_S = 60.0
+"""The same, where the core has to miss the heartbeats of another host."""
 BUILT_IN = "auto", "cpu", "cuda"
 """Values of --device that need no plug-in."""
 
@@ -66,8 +71,8 @@ def stand_by(cpu_kernels: str, status: Status) -> list[str]:
 def run(config: WorkerConfig, status: Status | None = None) -> int:
     """Runs until the core sends Shutdown or disconnects, or a signal arrives. Returns the exit code.
 
-    Raises StartupError when there is no address to connect to; later failures are sent to the core, which
-    reports them to the user.
+    Raises StartupError when there is no address to connect to, or the keys are wrong; later failures are
+    sent to the core, which reports them to the user.
     """
     status = status or Status()
     use_one_heap()
@@ -77,12 +82,18 @@ def run(config: WorkerConfig, status: Status | None = None) -> int:
     try:
         key = read_client_key(config.curve_key) if config.curve_key else None
         channel = Channel(context, config.engine, key)
+        group_address = config.master_addr
+        meeting = Meeting(config.rank, group_address, channel.is_lost) if group_address else None
     except StartupError as error:
         status.failed(error)
         raise
     try:
-        code = _serve(channel, config)
+        code = _serve(channel, config, meeting)
         channel.close(FAREWELL_MS)
+    except KeysRefused as error:  # so that nothing can be sent to the core
+        channel.close(0)
+        status.failed(error)
+        raise
     except Stop:
         channel.close(0)
         code = 0
@@ -98,22 +109,27 @@ def _keep_to_cores(config: WorkerConfig) -> None:
             logger.warning("cannot keep to cores %s: %s", config.cores, failure)
 
 
-def _serve(channel: Channel, config: WorkerConfig) -> int:
-    """Says hello, loads, and executes steps. Returns the exit code."""
+def _serve(channel: Channel, config: WorkerConfig, meeting: Meeting | None = None) -> int:
+    """Says hello, loads, and executes steps. meeting: of a group over several hosts. Returns the exit
+    code."""
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
+    if meeting is not None:
+        hello.host, hello.group_size, hello.store_port = meeting.host, config.group_size, meeting.port
     channel.send(worker_pb2.WorkerMessage(hello=hello))
     prepare_threads()
     try:
-        loaded = _load(channel, config)
+        loaded = _load(channel, config, meeting)
         if loaded is not None:
             serve_cores(channel, hello, loaded, outlives_core=config.outlives_core)
         return 0
+    except KeysRefused:
+        raise
     except EngineGone:
         logger.info("the engine core is gone")
         return 1
     except RankGone as error:
         logger.error("%s", error)
-        _await_end(channel)
+        _await_end(channel, RANK_GRACE_S if meeting is None else HOSTS_GRACE_S)
         return 1
     except Exception as error:
         failed = _failure(error)
@@ -122,9 +138,9 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
         return 1
 
 
-def _await_end(channel: Channel) -> None:
-    """Waits a moment for the core to end this process: it names the rank that has ended first."""
-    until = time.monotonic() + RANK_GRACE_S
+def _await_end(channel: Channel, seconds: float) -> None:
+    """Waits for so long for the core to end this process: it names the rank that has ended first."""
+    until = time.monotonic() + seconds
     with contextlib.suppress(EngineGone):
         while (left := until - time.monotonic()) > 0:
             if channel.receive(left).WhichOneof("command") == "shutdown":
@@ -145,23 +161,31 @@ def _import_ahead(cpu_kernels: str) -> None:
     drop_library_pages()  # a third of what a standby has; what is used again comes from the page cache
 
 
-def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:
+def _load(channel: Channel, config: WorkerConfig, meeting: Meeting | None) -> LoadedWorker | None:
     """Waits for Initialize and loads. None: the core sent Shutdown instead."""
     kind = None
     while kind != "initialize":
-        command = channel.receive()
+        command = channel.receive(REPORT_S if config.engine.startswith("tcp:") else None)
         kind = command.WhichOneof("command")
+        if kind is None:
+            logger.info("waiting for the engine core at %s", config.engine)
         if kind == "shutdown":
             return None
-    load = _load_model if command.initialize.device in BUILT_IN else _load_plugin
-    runner, ready = load(command.initialize, config, _ProgressReport(channel))
+    report = _ProgressReport(channel)
+    if command.initialize.device in BUILT_IN:
+        runner, ready = _load_model(command.initialize, config, report, meeting)
+    else:
+        runner, ready = _load_plugin(command.initialize, config, report)
     freeze_heap()
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return LoadedWorker(runner, command.initialize, ready)
 
 
 def _load_model(
-    initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
+    initialize: worker_pb2.Initialize,
+    config: WorkerConfig,
+    report: Callable[[str, float], None],
+    meeting: Meeting | None,
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
     on_cpu = initialize.device == "cpu" or (initialize.device == "auto" and not GPU.exists())
@@ -190,7 +214,7 @@ def _load_model(
             raise StartupError(
                 "cannot load a model", f"{error.name} is not installed", install_hint("serve")
             ) from error
-        platform = CpuPlatform(config, precompiled, memory)
+        platform = CpuPlatform(config, precompiled, memory, meeting)
         runner: StepRunner
         runner, ready = load(initialize, platform, report)
         if platform.ranks is not None:
@@ -238,6 +262,7 @@ def _failure(error: Exception) -> worker_pb2.Failed:
     )
     if isinstance(error, StartupError):
         failed.what, failed.why, failed.todo = error.what, error.why, error.todo
+        failed.may_pass = error.may_pass
     else:
         failed.what, failed.why = "the worker failed", f"{type(error).__name__}: {error}"
         failed.todo = "this is a bug; the traceback is in the log at level debug"

@@ -81,6 +81,11 @@ class HangDetector:
         self._taken = self._quiet = 0.0
 
     @property
+    def loads(self) -> bool:
+        """Whether the rank is not ready yet."""
+        return self._loading is not None
+
+    @property
     def owes_step(self) -> bool:
         """Whether a plan is without its result."""
         return self._loading is None and bool(self._in_flight)
@@ -151,6 +156,10 @@ class Rank:
         self.child = child
         self.peer: bytes | None = None
         """Identity of its socket, from its WorkerHello on."""
+        self.connection = -1
+        """Descriptor of its connection, from then on."""
+        self.host = ""
+        """Name of its host, in a group over several."""
         self.messages: deque[WorkerMessage] = deque()
         """Received and not yet taken, oldest first."""
         self.hang_detector = HangDetector(hang_timeout)
@@ -162,7 +171,14 @@ class Rank:
         """Returns whether a WorkerHello is from this rank, which has none yet."""
         if self.peer is not None:
             return False
-        return hello.rank == self.number if self.child is None else hello.pid == self.child.pid
+        return hello.rank == self.number and (self.child is None or hello.pid == self.child.pid)
+
+    def greet(self, hello: WorkerHello, peer: bytes, connection: int) -> None:
+        """Records the process that is this rank. peer: identity of its socket. connection: descriptor of its
+        connection."""
+        self.peer, self.connection, self.host = peer, connection, hello.host
+        if hello.host:
+            self.name = f"rank {self.number} of the worker (on {hello.host})"
 
     def check_alive(self, readable: Collection[int]) -> None:
         """Raises WorkerDied if its process has ended. readable: descriptors, among them that of its end."""
@@ -188,5 +204,6 @@ class Rank:
     def death(self, why: str) -> WorkerDied:
         """Returns the error for a process that has ended. why: what is known from outside."""
         if self.child is None:
-            return WorkerDied(f"{self.name} is gone", why, SEE_ABOVE)
+            may_pass = bool(self.host) and self.hang_detector.loads  # its host comes back, with another rank
+            return WorkerDied(f"{self.name} is gone", why, SEE_ABOVE, may_pass=may_pass)
         return self.child.cause_of_death(self.name, why)

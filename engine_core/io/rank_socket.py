@@ -8,7 +8,7 @@ import contextlib
 import logging
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import zmq
 from google.protobuf.message import DecodeError
@@ -16,8 +16,9 @@ from google.protobuf.message import DecodeError
 from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.rank import Rank, find_hung
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
+from pagewire import __version__
 from pagewire.host.liveness import AwakeTime
-from pagewire.internal.v1.worker_pb2 import AdapterLoaded, WorkerMessage
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded, WorkerHello, WorkerMessage
 from pagewire.ipc import transport
 from pagewire.ipc.curve import EngineKey
 
@@ -25,6 +26,10 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 """Seconds between two calls of on_wait, and between two checks of the ranks, while a step runs."""
+
+
+def nothing() -> None:
+    """Does nothing."""
 
 
 class RankSocket:
@@ -51,7 +56,7 @@ class RankSocket:
         self.descriptor = int(self._socket.getsockopt(zmq.FD))
         """ZeroMQ's descriptor is edge-triggered: it is polled only after the socket was found empty."""
         self._watched = select.poll()
-        self._stop = stop
+        self._stop, self._key = stop, key
         self._awake = AwakeTime(time.monotonic())
         self._next_look = 0.0
         self._connection: WorkerConnection | None = None
@@ -81,6 +86,11 @@ class RankSocket:
         self._connection = WorkerConnection(self._socket)
         self.watch(self._connection.fileno())
 
+    def listen_to_hosts(self, address: str, silence_s: float) -> None:
+        """Lets ranks of other hosts connect. silence_s: see transport.bind_tcp_too(). Raises StartupError."""
+        self.watch_connections()
+        transport.bind_tcp_too(self._socket, address, self._key, silence_s=silence_s)
+
     def close(self) -> None:
         """Closes the socket, after a moment for the last messages."""
         if self._connection is not None:
@@ -95,9 +105,11 @@ class RankSocket:
         except zmq.ZMQError as error:  # EHOSTUNREACH; EAGAIN cannot occur: few commands are under way
             raise rank.death(f"it cannot be reached ({error})") from error
 
-    def wait(self, rank: Rank) -> WorkerMessage:
-        """Returns the rank's next message. Raises WorkerDied, Stopped."""
+    def wait(self, rank: Rank, on_look: Callable[[], None] = nothing) -> WorkerMessage:
+        """Returns the rank's next message. on_look: called a few times a second. Raises WorkerDied,
+        Stopped."""
         while not rank.messages:
+            on_look()
             if self.descriptor in self.poll(LOOK_S):
                 self.receive()
             if not rank.messages:
@@ -110,8 +122,8 @@ class RankSocket:
         Returns the readable descriptors; the socket's is among them if there is a message.
         """
         has_message = transport.is_readable(self._socket)
-        if not has_message and self._connection is not None and self._connection.is_lost():
-            raise self.ranks[0].death("its connection is lost")
+        if not has_message and self._connection is not None:
+            self._check_connections(self._connection.take_lost())
         timeout = 0 if has_message else int(1000 * seconds)
         ready = {descriptor for descriptor, _ in self._watched.poll(timeout)}
         if self._stop.fileno() in ready:
@@ -122,6 +134,12 @@ class RankSocket:
         for rank in self.ranks:
             rank.check_alive(ready)
         return ready
+
+    def _check_connections(self, lost: Collection[int]) -> None:
+        """Raises WorkerDied if the connection of a rank is among those that have ended."""
+        for rank in self.ranks:
+            if rank.connection in lost:
+                raise rank.death("its connection is lost")
 
     def look(self, pause: float) -> None:
         """Calls on_wait, and checks now and then that no rank hangs. Raises WorkerDied.
@@ -139,9 +157,26 @@ class RankSocket:
         if hung is not None:
             raise hung.hang(reasons[hung])
 
+    def _check_hello(self, hello: WorkerHello, rank: Rank | None) -> None:
+        """Raises WorkerDied for a rank on another host that does not fit into the group. rank: that it is, if
+        any."""
+        if not hello.host:
+            return
+        name = f"rank {hello.rank} on {hello.host}"
+        for what, theirs, ours in (
+            ("pagewire", hello.version, __version__),
+            ("--tensor-parallel-size", str(hello.group_size), str(len(self.ranks))),
+        ):
+            if theirs != ours:
+                why = f"{what}: the engine core has {ours}, {name} has {theirs}"
+                todo = "start all ranks with the same installation and flags"
+                raise WorkerDied("the ranks of the worker disagree", why, todo)
+        if rank is None:
+            log.warning("%s is not needed: another process is that rank", name)
+
     def receive(self) -> None:
         """Hands one message to its rank. A message of any other process is counted and dropped."""
-        identity, frame = self._socket.recv(), transport.receive(self._socket)
+        identity, frame, connection = transport.receive_from(self._socket)
         try:
             message = WorkerMessage.FromString(transport.unpack(frame))
         except (transport.BadFrame, DecodeError):
@@ -151,7 +186,8 @@ class RankSocket:
         if rank is None and kind == "hello":
             rank = next((rank for rank in self.ranks if rank.is_greeted_by(message.hello)), None)
             if rank is not None:
-                rank.peer = identity
+                rank.greet(message.hello, identity, connection)
+            self._check_hello(message.hello, rank)
         if kind is None or rank is None:
             self.num_bad_frames += 1
             if self.num_bad_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
@@ -159,6 +195,8 @@ class RankSocket:
             return
         if kind == "failed":
             log.debug("the worker's traceback:\n%s", message.failed.traceback)
+            if rank.host:
+                message.failed.why = f"{rank.name}: {message.failed.why or message.failed.type}"
             raise WorkerDied.reported(message.failed)
         rank.hang_detector.heard()
         if kind not in ("grammar_compiled", "adapter_loaded"):

@@ -13,6 +13,7 @@ from engine_core.io.inbox import Inbox
 from engine_core.io.process_control import StopSignal
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import LOOK_S, RankSocket
+from engine_core.io.remote_ranks import MissingRanks, RemoteRanks
 from engine_core.io.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
 from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
@@ -30,6 +31,7 @@ from pagewire.internal.v1.worker_pb2 import (
     Shutdown,
     StepResult,
     WorkerCommand,
+    WorkerHello,
 )
 from pagewire.ipc.curve import EngineKey
 from pagewire.ipc.transport import pack
@@ -71,6 +73,7 @@ class WorkerGroup:
         self._ranks = self._socket.ranks
         self._submitted: deque[Plan] = deque()
         self._kept_changes: KeptChanges | None = None
+        self._missing: MissingRanks | None = None
 
     @property
     def on_wait(self) -> Callable[[], None]:
@@ -90,13 +93,15 @@ class WorkerGroup:
         """Process ids by rank; empty if the engine core has not started the ranks."""
         return [rank.child.pid for rank in self._ranks if rank.child is not None]
 
-    def start(self, arguments: Sequence[Sequence[str]], *, external: bool) -> None:
-        """Starts the ranks. Raises OSError.
+    def start(
+        self, arguments: Sequence[Sequence[str]], *, external: bool, remote: RemoteRanks | None = None
+    ) -> None:
+        """Starts the ranks. Raises OSError, StartupError.
 
         arguments: of each rank, beyond those that every worker gets. external: ranks are started by others,
-        and awaited.
+        and awaited. remote: more ranks, of other hosts, which are awaited.
         """
-        size = len(arguments)
+        size = len(arguments) + (remote.count if remote is not None else 0)
         if external:
             name = "a worker" if size == 1 else f"{size} ranks"
             log.info("waiting for %s at %s", name, self._socket.address)
@@ -104,6 +109,12 @@ class WorkerGroup:
         for number, own in enumerate(arguments):
             child = None if external else self._start_child(number, own)
             self._ranks.append(Rank(number, size, child, self._hang_timeout))
+        if remote is not None:
+            self._ranks += [
+                Rank(number, size, None, self._hang_timeout) for number in range(len(arguments), size)
+            ]
+            self._missing = MissingRanks(self._ranks, remote)
+            self._socket.listen_to_hosts(remote.address, self._hang_timeout)
 
     def adopt(self, processes: Sequence[WorkerProcess]) -> None:
         """Takes over ranks that have loaded for an earlier core at this address, and look for the next one.
@@ -119,13 +130,29 @@ class WorkerGroup:
         own = Initialize()
         own.CopyFrom(initialize)
         for rank in self._ranks:
-            message = self._socket.wait(rank)
-            if message.WhichOneof("message") != "hello":
-                raise WorkerDied(f"cannot talk to {rank.name}", "its first message is not a WorkerHello")
-            log.info("worker %d connected (pid %d)", rank.number, message.hello.pid)
+            hello = self._await_hello(rank)
             if rank.number == 0 and len(self._ranks) > 1:
-                own.first_rank_pid = message.hello.pid
-            self._socket.send(rank, pack(WorkerCommand(initialize=own)))
+                own.first_rank_pid, own.store_port = hello.pid, hello.store_port
+        frame = pack(WorkerCommand(initialize=own))
+        for rank in self._ranks:
+            self._socket.send(rank, frame)
+
+    def _await_hello(self, rank: Rank) -> WorkerHello:
+        message = self._socket.wait(rank, self._await_hosts)
+        if message.WhichOneof("message") != "hello":
+            raise WorkerDied(f"cannot talk to {rank.name}", "its first message is not a WorkerHello")
+        hello = message.hello
+        log.info("worker %d connected (pid %d%s)", rank.number, hello.pid, hello.host and f" on {hello.host}")
+        return hello
+
+    def _await_hosts(self) -> None:
+        """Lets ranks of this host wait for those of others, and says which these are."""
+        if self._missing is None:
+            return
+        self._missing.report()
+        for rank in self._ranks:
+            if rank.peer is not None:
+                rank.hang_detector.heard()
 
     def wait_ready(self, on_progress: Callable[[str, float], None]) -> Ready:
         """Waits until all ranks have loaded. on_progress: takes what rank 0 is doing, and 0 to 1."""

@@ -33,7 +33,8 @@ class WorkerDied(PagewireError):
     @classmethod
     def reported(cls, failed: Failed) -> Self:
         """Returns the error that a worker has sent."""
-        return cls(failed.what or "the worker failed", failed.why or failed.type, failed.todo)
+        what, why = failed.what or "the worker failed", failed.why or failed.type
+        return cls(what, why, failed.todo, may_pass=failed.may_pass)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
@@ -152,35 +153,22 @@ class WorkerConnection:
     Their connections are all that can be observed of them.
     """
 
-    _HANDSHAKE_FAILED = (
-        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    )
-
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
-        self.monitor = socket.get_monitor_socket(self._HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED)
-        self._num_failed = 0
+        self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
 
     def fileno(self) -> int:
-        """Returns a descriptor that is readable when there are events that is_lost() has not seen."""
+        """Returns a descriptor that is readable when there are events that take_lost() has not seen."""
         return int(self.monitor.getsockopt(zmq.FD))
 
-    def is_lost(self) -> bool:
-        """Returns whether a connection was lost after its handshake.
-
-        A process that only probes the address causes two events: a failed handshake, then a disconnect.
-        """
+    def take_lost(self) -> list[int]:
+        """Returns the descriptors of connections that have ended since the last call, also of processes that
+        have only looked whether the address is served."""
+        lost = []
         while is_readable(self.monitor):
-            (kind,) = struct.unpack_from("=H", self.monitor.recv_multipart()[0])
-            if kind != zmq.EVENT_DISCONNECTED:
-                self._num_failed += 1
-            elif self._num_failed:
-                self._num_failed -= 1
-            else:
-                return True
-        return False
+            _, descriptor = struct.unpack_from("=HI", self.monitor.recv_multipart()[0])
+            lost.append(descriptor)
+        return lost
 
     def close(self) -> None:
         """Stops watching."""

@@ -32,6 +32,7 @@ COMMANDS = {
     "frontend": "start one frontend",
     "engine": "start one engine core, with its worker",
     "worker": "start one worker",
+    "ranks": "start the ranks of this host, of a worker over several hosts",
     "gateway": "start smg in front of frontends",
     "kv-events": "publish what the prefix cache holds, for indexers",
     "token": "make a token for --auth-file",

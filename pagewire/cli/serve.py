@@ -23,6 +23,7 @@ from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError, flags_of
 from pagewire.host import spawn as process
+from pagewire.host.nodes import check_nodes
 from pagewire.plugins import find_plugin
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
@@ -102,6 +103,7 @@ def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
 
 def _check_parallelism(config: ServeConfig) -> None:
     """Raises StartupError before a model is downloaded for several ranks where no worker supports them."""
+    check_nodes(config)
     size = config.tensor_parallel_size
     for flag, value, why in (
         (

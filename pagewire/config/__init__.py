@@ -17,6 +17,7 @@ from pagewire.config.base import (
 )
 from pagewire.config.engine import EngineConfig
 from pagewire.config.frontend import FrontendConfig
+from pagewire.config.nodes import NodesConfig, RanksConfig
 from pagewire.config.serve import GatewayConfig, KeysConfig, ServeConfig
 from pagewire.config.worker import WorkerConfig
 
@@ -31,6 +32,8 @@ __all__ = [
     "MAX_COUNT",
     "ModelConfig",
     "NO_PORT",
+    "NodesConfig",
+    "RanksConfig",
     "ServeConfig",
     "WatchedConfig",
     "WorkerConfig",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pagewire.config.base import MAX_COUNT, ModelConfig, flag
+from pagewire.config.nodes import NodesConfig
 
 Device = Literal["auto", "cpu", "cuda", "simulated"]
 Quantization = Literal["none", "int8", "int4", "int4-g32"]
@@ -16,7 +17,7 @@ Policy = Literal["fair", "fcfs"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig(ModelConfig):
+class EngineConfig(ModelConfig, NodesConfig):
     """`pagewire engine`: scheduler, block pool, step loop; starts and watches its workers."""
 
     listen: str = flag("", "address for frontends (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
@@ -158,9 +159,6 @@ class EngineConfig(ModelConfig):
     )
     data_parallel_size: int = flag(
         1, "engine cores on this host, which share its CPU and memory", at_least=1, at_most=64
-    )
-    tensor_parallel_size: int = flag(
-        1, "processes that share each layer of the model, on a CPU: 2, 4 or 8", at_least=1, at_most=1024
     )
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     dummy_seed: int = flag(0, "seed of the weights of --load-format dummy", at_least=0, at_most=(1 << 64) - 1)

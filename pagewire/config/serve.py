@@ -70,7 +70,6 @@ class ServeConfig(FrontendConfig, EngineConfig):
 
     DECIDED: ClassVar[frozenset[str]] = frozenset(
         {
-            "curve_key",
             "engine",
             "external_workers",
             "http_socket",

@@ -11,6 +11,12 @@ class WorkerConfig(CommonConfig):
 
     engine: str = flag("", "address of the engine core (ipc:///folder/workers.ipc)", metavar="ADDRESS")
     rank: int = flag(0, "rank in the parallel group", at_least=0)
+    group_size: int = flag(0, "ranks of the parallel group, if it is over several hosts", at_least=0)
+    master_addr: str = flag(
+        "",
+        "address of the host of rank 0, if the parallel group is over several hosts",
+        metavar="ADDRESS",
+    )
     threads: int = flag(0, "CPU threads; 0: one per core that this process may use", at_least=0)
     cores: str = flag("", "CPU cores reserved for this process, such as 1-3,6; default: all", metavar="LIST")
     standby: str = flag(

@@ -21,6 +21,14 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def is_ipv4(host: str) -> bool:
+    """True for an IPv4 address in numbers."""
+    try:
+        return isinstance(ipaddress.ip_address(host), ipaddress.IPv4Address)
+    except ValueError:
+        return False
+
+
 def host_name(header: str) -> str:
     """Returns the name or address in a Host header, "name:port" or "name", in lower case and without
     brackets; "" for anything else."""

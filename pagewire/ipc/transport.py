@@ -80,6 +80,17 @@ def receive(socket: "zmq.Socket[bytes]") -> bytes:
     return b""
 
 
+def receive_from(socket: "zmq.Socket[bytes]") -> tuple[bytes, bytes, int]:
+    """Returns the next message of a ROUTER, which there is: the identity of its peer, the payload as
+    receive() does, and the descriptor of the connection, which events of the socket name."""
+    identity, frame = socket.recv(), socket.recv(_AT_ONCE, copy=False)
+    connection = int(frame.get(zmq.SRCFD))
+    if not frame.more:
+        return identity, frame.bytes, connection
+    socket.recv_multipart(_AT_ONCE)
+    return identity, b"", connection
+
+
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
     """Returns True if a message can be received. Consumes the edge of ZeroMQ's descriptor, which becomes
     readable again only with a new event."""
@@ -129,6 +140,21 @@ def bind_router(
         key.protect(socket)
     _open(socket, socket.bind, address, "cannot open the engine's socket")
     return socket
+
+
+def bind_tcp_too(
+    socket: "zmq.Socket[bytes]", address: str, key: EngineKey | None, *, silence_s: float
+) -> None:
+    """Has a bound ROUTER listen at a tcp address, too. silence_s: a connection there ends when either side
+    has heard nothing for so long; 0: as elsewhere. Raises StartupError, and then the socket is closed."""
+    assert _is_tcp(address)
+    _need_key(address, key).protect(socket)  # of what is bound from here on
+    if silence_s:
+        silence_s = min(silence_s, 3600.0)  # ZMTP has 16 bits for it
+        socket.setsockopt(zmq.HEARTBEAT_IVL, int(250 * silence_s))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(500 * silence_s))
+        socket.setsockopt(zmq.HEARTBEAT_TTL, int(1000 * silence_s))
+    _open(socket, socket.bind, address, "cannot open the engine's socket")
 
 
 def _open(

@@ -97,6 +97,7 @@ def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[Rest
     standbys; of several the others serve until it is back."""
     engines = engine_addresses(config, folder)
     frontend = replace(config, port=ports.grpc, openai_port=ports.openai, engine=engines, reuse_port=True)
+    frontend = replace(frontend, curve_key="")  # it is for ranks of other hosts
     slots = []
     for number, name in enumerate(_names("frontend", config.frontends)):
         own = _watched(frontend, name, folder)
@@ -151,7 +152,7 @@ log = logging.getLogger(__name__)
 def share_cores(config: ServeConfig) -> CorePlan | None:
     """Decides on an assignment, logs it in one line and pins this process, whose children inherit that.
     Returns None when all processes may use all cores."""
-    cores, threads = affinity(), config.threads * config.tensor_parallel_size
+    cores, threads = affinity(), config.threads * config.ranks_per_node
     plan = plan_cores(cores, config.data_parallel_size, config.frontends + config.data_parallel_size, threads)
     why = _why_not(config, len(cores)) or ("" if plan else "they are too few to be divided")
     failure = pin(plan.others) if plan and not why else None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine_core.errors import Refused
+from engine_core.io.remote_ranks import RemoteRanks
 from engine_core.queue.base import FirstComeQueue
 from engine_core.queue.fair import FairQueue
 from engine_core.startup import (
@@ -15,6 +16,7 @@ from engine_core.startup import (
     initialize_message,
     make_identity,
     make_scheduler,
+    remote_ranks,
     worker_arguments,
 )
 from pagewire import __version__
@@ -109,6 +111,44 @@ def test_each_rank_gets_its_part_of_the_cores() -> None:
     assert cores(worker_cores="0,8,1,9") == [["--cores=0,8,1,9"]]
     split = cores(worker_cores="2-7", tensor_parallel_size=2)
     assert split == [["--cores=2-4"], ["--cores=5-7"]]
+
+
+NODES: dict[str, Any] = {
+    "tensor_parallel_size": 4,
+    "nnodes": 2,
+    "master_addr": "127.0.0.1",
+    "master_port": 7,
+    "curve_key": "k",
+}
+
+
+def test_ranks_on_several_hosts(tmp_path: Path) -> None:
+    """This one starts its part, on its cores, and awaits the others."""
+    (tmp_path / "config.json").write_text("{}")
+    config = EngineConfig(model=str(tmp_path), worker_cores="0-3", parent_starts_worker=True, **NODES)
+    check_config(config)
+    first, second = worker_arguments(config)
+    assert {"--master-addr=127.0.0.1", "--group-size=4"} < set(first) & set(second)
+    assert ("--cores=0-1" in first, "--cores=2-3" in second) == (True, True)
+    assert "--outlives-core" not in first
+    assert remote_ranks(config) == RemoteRanks("tcp://127.0.0.1:7", 2, 2)
+    assert remote_ranks(EngineConfig()) is None
+    assert initialize_message(config).num_hosts == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "flag"),
+    [
+        ({"external_workers": True}, "--external-workers"),
+        ({"data_parallel_size": 2}, "--data-parallel-size"),
+        ({"device": "cuda"}, "--device cuda"),
+        ({"nnodes": 3}, "--nnodes 3"),
+    ],
+)
+def test_what_ranks_on_several_hosts_do_not_go_with(change: dict[str, Any], flag: str) -> None:
+    with pytest.raises(StartupError) as error:
+        check_config(EngineConfig(**NODES | change))
+    assert flag in error.value.why and error.value.todo
 
 
 def test_the_context_is_capped_by_the_pool() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,18 @@ def test_a_kept_worker_is_adopted(
     assert activation.after_kill and ready.num_blocks == 16 and worker.initialize == INITIALIZE
     assert workers.pids == [worker.process.pid] and worker.process.poll() is None
     worker.close()
+
+
+def test_ranks_on_several_hosts_are_not_adopted(
+    supply: WorkerSupply, parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end with their core, as those of other hosts do."""
+    config = replace(supply._config, nnodes=2, tensor_parallel_size=4)
+    monkeypatch.setattr(supply, "_config", config)
+    monkeypatch.setattr(supply, "_start", lambda: None)
+    parent.order(Activation(True, KeptWorkers("ipc:///x", (3, 4))))
+    assert supply.begin() == Activation(after_kill=True)
+    assert parent.next_events() == [{"event": "dismissed", "pid": 3}, {"event": "dismissed", "pid": 4}]
 
 
 @pytest.mark.parametrize("says", ["nothing", "that it has loaded another model"])

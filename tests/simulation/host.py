@@ -112,6 +112,10 @@ class _Reader:
         identity, self.bytes = self._frames.popleft()
         return identity
 
+    def get(self, option: int) -> int:
+        """The descriptor of the connection, of which there is none."""
+        return -1
+
 
 class SimulatedStatus(Status):
     """What a core tells the supervisor, and is told."""

@@ -1,16 +1,29 @@
 """A worker's connection at the end of its core."""
 
+import contextlib
 import select
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
 
+from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.curve import (
+    ClientKey,
+    CurveAuthenticator,
+    EngineKey,
+    make_keys,
+    read_client_key,
+    read_engine_key,
+)
 from pagewire.ipc.transport import bind_router, is_readable, pack, receive, workers_address
-from worker.channel import Channel, EngineGone
+from tests.free_ports import free_ports
+from tests.patience import PATIENCE_S
+from worker.channel import Channel, EngineGone, KeysRefused
 
 
 @pytest.fixture
@@ -57,3 +70,39 @@ def test_what_was_sent_before_the_end_is_received(
     assert channel.receive().HasField("shutdown")
     with pytest.raises(EngineGone):
         channel.receive()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[EngineKey, ClientKey, ClientKey]:
+    """The core's, that of its clients, and one of the clients of another core."""
+    files = [make_keys(tmp_path / name) for name in ("ours", "others")]
+    ours, others = (read_client_key(str(client)) for _, client in files)
+    return read_engine_key(str(files[0][0])), ours, others
+
+
+def end_of(engine: EngineKey, key: ClientKey) -> Exception:
+    """How a connection with such keys ends."""
+    address = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    with zmq.Context() as context, contextlib.ExitStack() as stack:
+        stack.callback(CurveAuthenticator(context, engine).close)
+        stack.callback(bind_router(context, address, engine).close, 0)
+        channel = Channel(context, address, key)
+        stack.callback(channel.close, 0)
+        with pytest.raises((EngineGone, StartupError)) as raised:
+            channel.receive(PATIENCE_S)
+        return raised.value
+
+
+def test_a_key_that_the_core_does_not_know(keys: tuple[EngineKey, ClientKey, ClientKey]) -> None:
+    engine, ours, others = keys
+    end = end_of(engine, replace(others, engine=ours.engine))
+    assert isinstance(end, KeysRefused) and "it refuses the key of --curve-key" in end.why
+
+
+def test_the_key_of_another_core(
+    keys: tuple[EngineKey, ClientKey, ClientKey], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which looks as a core that ends in the handshake."""
+    engine, _, others = keys
+    assert isinstance(end_of(engine, others), EngineGone)
+    assert "ended the handshake: is --curve-key of another engine core?" in caplog.messages[0]

@@ -1,19 +1,20 @@
-"""A tensor-parallel group whose ranks are processes of one host that share memory."""
+"""A tensor-parallel group whose ranks are processes: of one host (worker.cpu.rank_memory), or of several
+(worker.cpu.rank_hosts)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from worker.cpu.rank_memory import Ranks
+from worker.cpu.rank_peers import RankPeers
 from worker.parallel import ParallelGroup
 
 
 @dataclass(frozen=True)
 class ProcessGroup(ParallelGroup):
-    """This process is a rank; see worker.cpu.rank_memory."""
+    """This process is a rank; see worker.cpu.rank_peers."""
 
-    ranks: Ranks = field(kw_only=True)
+    ranks: RankPeers = field(kw_only=True)
 
     def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """Raises RankGone."""

@@ -8,56 +8,38 @@ torch.
 """
 
 import contextlib
-import ctypes
 import hashlib
-import json
 import mmap
 import os
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from kernels.api import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.channel import EngineGone
+from worker.cpu.rank_peers import ABSENT, CANNOT_JOIN, DEADLINE_S, JOIN_S, RankPeers
 from worker.loop import RankGone
 
-JOIN_S = 120.0
-"""Seconds that a rank waits for others to begin to load."""
-DEADLINE_S = 600.0
-"""Seconds that a rank waits in one exchange, beyond the limit of the engine core's hang detection: a peer may
-be loading a large model."""
 _LOOK_S = 0.01
 _REPORT_S = 1.0
-_MOST_FACTS = 4096
 _HEADER = 1 << 16
 """Bytes of a file of weights that its digest covers: names, shapes and places of its tensors."""
-_WHAT = "cannot join the group of ranks"
-_REMEDY = "the log says why a rank has not come; then start again"
 
 
-class Ranks:
+class Ranks(RankPeers):
     """The other ranks, as this one sees them. For one thread."""
 
     def __init__(self, link: RankLink, on_wait: Callable[[str, float], None]) -> None:
-        """on_wait: see `on_wait`."""
+        """on_wait: see RankPeers."""
         self._link = link
         self._ends: dict[int, int] = {}  # a descriptor of each peer's process, and its rank
         self._watched = select.poll()
         self._since = self._reported = 0.0
-        self.on_wait: Callable[[str, float], None] | None = on_wait
-        """Called once a second, with text and a fraction that changes, while a rank is waited for; None:
-        nothing needs to know."""
-
-    @property
-    def rank(self) -> int:
-        return self._link.rank
-
-    @property
-    def size(self) -> int:
-        return self._link.size
+        self.on_wait = on_wait
+        self.rank, self.size = link.rank, link.size
 
     def watch(self, rank: int, pid: int) -> None:
         """Notices the end of a peer's process. Raises RankGone."""
@@ -100,7 +82,7 @@ class Ranks:
             while not (pid := self._link.pid_of(rank)):
                 self._look(rank)
                 if time.monotonic() - self._since > JOIN_S:
-                    raise StartupError(_WHAT, f"rank {rank} has not come within {JOIN_S:.0f} s", _REMEDY)
+                    raise StartupError(CANNOT_JOIN, f"rank {rank} has not come within {JOIN_S:.0f} s", ABSENT)
                 time.sleep(_LOOK_S)
             if rank != self.rank and rank not in self._ends.values():
                 self.watch(rank, pid)
@@ -130,26 +112,9 @@ class Ranks:
     def _gone(self, rank: int) -> RankGone:
         return RankGone(f"rank {rank} of the worker is gone, and rank {self.rank} ends with it")
 
-    def check_equal(self, facts: Mapping[str, str]) -> None:
-        """Raises StartupError, on all ranks, unless all have the same facts; the first that differs is
-        named."""
-        own = json.dumps(dict(facts)).encode().ljust(_MOST_FACTS)
-        assert len(own) == _MOST_FACTS
-        source, target = bytearray(own), bytearray(_MOST_FACTS * self.size)
-        self.exchange(_address(source), _MOST_FACTS, _address(target))
-        of_ranks = [json.loads(target[at : at + _MOST_FACTS]) for at in range(0, len(target), _MOST_FACTS)]
-        for rank, others in enumerate(of_ranks):
-            for name, value in of_ranks[0].items():
-                if others.get(name) != value:
-                    raise StartupError(
-                        "the ranks of the worker disagree",
-                        f"{name}: rank 0 has {value}, rank {rank} has {others.get(name)}",
-                        "start all ranks with the same installation, on the same files",
-                    )
-
 
 def join(initialize: worker_pb2.Initialize, rank: int, on_wait: Callable[[str, float], None]) -> Ranks:
-    """Returns the ranks of the group once all are here. on_wait: see Ranks. Raises StartupError."""
+    """Returns the ranks of the group once all are here. on_wait: see RankPeers. Raises StartupError."""
     size, name = initialize.tensor_parallel_size, f"pagewire-ranks-{initialize.group_name}"
     num_bytes = RankLink.num_bytes(size)
     with contextlib.ExitStack() as stack:
@@ -172,7 +137,7 @@ def _make(name: str, num_bytes: int) -> int:
     except OSError as error:
         os.close(descriptor)
         why = f"there are no {num_bytes >> 20} MiB of memory that they could share: {error.strerror}"
-        raise StartupError(_WHAT, f"rank 0: {why}", "free some memory, then start again") from error
+        raise StartupError(CANNOT_JOIN, f"rank 0: {why}", "free some memory, then start again") from error
     return descriptor
 
 
@@ -189,12 +154,12 @@ def _find(name: str, num_bytes: int, pid: int, on_wait: Callable[[str, float], N
                             return os.open(file, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             why = f"the memory of rank 0 (pid {pid}) cannot be opened: {error.strerror}"
-            raise StartupError(_WHAT, why, "run all ranks on one host, as one user") from error
+            raise StartupError(CANNOT_JOIN, why, "run all ranks on one host, as one user") from error
         if now - reported >= _REPORT_S:
             reported = now
             on_wait("rank 0", (now - began) / JOIN_S)
         time.sleep(_LOOK_S)
-    raise StartupError(_WHAT, f"rank 0 (pid {pid}) has made no memory within {JOIN_S:.0f} s", _REMEDY)
+    raise StartupError(CANNOT_JOIN, f"rank 0 (pid {pid}) has made no memory within {JOIN_S:.0f} s", ABSENT)
 
 
 def model_digest(path: Path) -> str:
@@ -207,7 +172,3 @@ def model_digest(path: Path) -> str:
             head = opened.read() if file.suffix == ".json" else opened.read(_HEADER)
         digest.update(f"{file.name} {file.stat().st_size} ".encode() + hashlib.sha256(head).digest())
     return digest.hexdigest()[:16]
-
-
-def _address(memory: bytearray) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from pagewire.internal.v1 import worker_pb2
-from worker.cpu.rank_memory import Ranks
+from worker.cpu.rank_peers import RankPeers
 from worker.loop import Compilation, StepRunner, never
 
 
 class RankRunner:
     """A StepRunner around that of a rank."""
 
-    def __init__(self, runner: StepRunner, ranks: Ranks) -> None:
+    def __init__(self, runner: StepRunner, ranks: RankPeers) -> None:
         self._runner, self._ranks = runner, ranks
 
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:

@@ -22,12 +22,14 @@ from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.rank_checks import check_ranks
 from worker.cpu.rank_group import ProcessGroup
-from worker.cpu.rank_memory import Ranks, join, model_digest
+from worker.cpu.rank_memory import join, model_digest
+from worker.cpu.rank_peers import RankPeers
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.meeting import Meeting
 from worker.memory.kv_cache import KVCache, await_freed_memory, block_bytes, choose_num_blocks
 from worker.memory.populate import claim_large
 from worker.memory.row_states import RowStates, states_bytes
@@ -60,12 +62,14 @@ class CpuPlatform(Platform[CpuBackend]):
         worker: WorkerConfig,
         precompiled: Precompiled | None = None,
         memory: WeightsMemory | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
-        """precompiled: kernels that other processes compile meanwhile. memory: for the weights."""
+        """precompiled: kernels that other processes compile meanwhile. memory: for the weights. meeting: of a
+        group over several hosts."""
         super().__init__(worker)
-        self._precompiled, self._memory = precompiled, memory
+        self._precompiled, self._memory, self._meeting = precompiled, memory, meeting
         self._pinned = bool(worker.cores)  # no other process runs on them
-        self.ranks: Ranks | None = None
+        self.ranks: RankPeers | None = None
         """The other ranks of the tensor-parallel group, from load_model() on; None: there are none."""
 
     def check(self, initialize: worker_pb2.Initialize) -> None:
@@ -101,16 +105,25 @@ class CpuPlatform(Platform[CpuBackend]):
             return ONE_RANK
         check_ranks(plan.config, size, initialize.quantization)
         chosen = instruction_sets.target_set()
-        self.ranks = ranks = join(initialize, self.worker.rank, plan.report)
+        rank, meeting = self.worker.rank, self._meeting
+        ranks: RankPeers
+        if meeting is None:
+            ranks = join(initialize, rank, plan.report)
+        else:
+            from worker.cpu.rank_hosts import join_hosts  # with torch.distributed
+
+            ranks = join_hosts(initialize, rank, meeting, plan.report)
+        self.ranks = ranks
         ranks.check_equal(
             {
                 "pagewire": __version__,
                 "instruction set": chosen.name if chosen is not None else "none",
                 "dtype": initialize.dtype,
                 "model": model_digest(Path(initialize.model_path)),
-            }
+            },
+            meeting.host if meeting is not None else "",
         )
-        return ProcessGroup(self.worker.rank, size, ranks=ranks)
+        return ProcessGroup(rank, size, ranks=ranks)
 
     def _set_threads(self, model: LanguageModel, num_workers: int) -> None:
         """Sets the number of torch's threads, which the compiled kernels take over."""
@@ -120,7 +133,8 @@ class CpuPlatform(Platform[CpuBackend]):
 
 def workers_on_host(initialize: worker_pb2.Initialize) -> int:
     """Returns how many workers, this one included, share the processors and the memory."""
-    return max(1, initialize.data_parallel_size) * max(1, initialize.tensor_parallel_size)
+    ranks = max(1, initialize.tensor_parallel_size) // max(1, initialize.num_hosts)
+    return max(1, initialize.data_parallel_size) * ranks
 
 
 def read_drafter(plan: LoadPlan) -> DrafterPlan | None:

@@ -52,17 +52,23 @@ class WorkerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., grammar_compiled: _Optional[_Union[GrammarCompiled, _Mapping]] = ..., adapter_loaded: _Optional[_Union[AdapterLoaded, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
-    __slots__ = ("rank", "pid", "version")
+    __slots__ = ("rank", "pid", "version", "host", "group_size", "store_port")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     version: str
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    host: str
+    group_size: int
+    store_port: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., group_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "group_name", "first_rank_pid", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "config_overrides", "tokenizer_path", "cache_secret", "cache_key", "max_loras")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "group_name", "first_rank_pid", "num_hosts", "store_port", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "config_overrides", "tokenizer_path", "cache_secret", "cache_key", "max_loras")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +86,8 @@ class Initialize(_message.Message):
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
     GROUP_NAME_FIELD_NUMBER: _ClassVar[int]
     FIRST_RANK_PID_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOSTS_FIELD_NUMBER: _ClassVar[int]
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     SWAP_SPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +122,8 @@ class Initialize(_message.Message):
     tensor_parallel_size: int
     group_name: str
     first_rank_pid: int
+    num_hosts: int
+    store_port: int
     profile: str
     swap_space_bytes: int
     data_parallel_size: int
@@ -131,7 +141,7 @@ class Initialize(_message.Message):
     cache_secret: bytes
     cache_key: bytes
     max_loras: int
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., group_name: _Optional[str] = ..., first_rank_pid: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ..., cache_key: _Optional[bytes] = ..., max_loras: _Optional[int] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., group_name: _Optional[str] = ..., first_rank_pid: _Optional[int] = ..., num_hosts: _Optional[int] = ..., store_port: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ..., cache_key: _Optional[bytes] = ..., max_loras: _Optional[int] = ...) -> None: ...
 
 class Speculation(_message.Message):
     __slots__ = ("method", "model_path", "tokens", "batch", "shared", "acceptance", "flag")
@@ -232,18 +242,20 @@ class KeptChanges(_message.Message):
     def __init__(self, forgets_all: _Optional[bool] = ..., forgotten_blocks: _Optional[bytes] = ..., kept_blocks: _Optional[bytes] = ..., kept_contents: _Optional[bytes] = ..., forgets_all_checkpoints: _Optional[bool] = ..., forgotten_checkpoints: _Optional[bytes] = ..., kept_checkpoints: _Optional[bytes] = ..., kept_checkpoint_contents: _Optional[bytes] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("type", "what", "why", "todo", "traceback")
+    __slots__ = ("type", "what", "why", "todo", "traceback", "may_pass")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     TODO_FIELD_NUMBER: _ClassVar[int]
     TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    MAY_PASS_FIELD_NUMBER: _ClassVar[int]
     type: str
     what: str
     why: str
     todo: str
     traceback: str
-    def __init__(self, type: _Optional[str] = ..., what: _Optional[str] = ..., why: _Optional[str] = ..., todo: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+    may_pass: bool
+    def __init__(self, type: _Optional[str] = ..., what: _Optional[str] = ..., why: _Optional[str] = ..., todo: _Optional[str] = ..., traceback: _Optional[str] = ..., may_pass: _Optional[bool] = ...) -> None: ...
 
 class StepPlan(_message.Message):
     __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources", "append_rows", "append_token_ids", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts", "restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints", "kept_changes")

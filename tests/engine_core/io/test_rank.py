@@ -15,6 +15,7 @@ def test_a_rank_that_the_core_has_started_is_known_by_its_process() -> None:
     rank = Rank(0, 1, child(42), 0.0)
     assert rank.is_greeted_by(WorkerHello(rank=0, pid=42))
     assert not rank.is_greeted_by(WorkerHello(rank=0, pid=43))
+    assert not rank.is_greeted_by(WorkerHello(rank=1, pid=42)), "of another host, which has such a pid, too"
 
 
 def test_an_external_rank_is_known_by_its_number() -> None:
@@ -33,7 +34,11 @@ def test_messages_call_the_only_rank_the_worker() -> None:
     assert str(Rank(0, 1, None, 0.0).death("its connection is lost")) == (
         "the worker is gone: its connection is lost"
     )
-    assert str(Rank(1, 2, None, 0.0).death("lost")) == "rank 1 of the worker is gone: lost"
+    rank = Rank(1, 2, None, 0.0)
+    assert str(rank.death("lost")) == "rank 1 of the worker is gone: lost"
+    rank.greet(WorkerHello(rank=1, host="b"), b"peer", 7)
+    assert str(rank.death("lost")) == "rank 1 of the worker (on b) is gone: lost"
+    assert (rank.peer, rank.connection, rank.host) == (b"peer", 7, "b")
 
 
 def rank_of(number: int, quiet_s: float = 0.0, *, stopped: bool = False, answered: bool = False) -> Rank:

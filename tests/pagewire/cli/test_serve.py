@@ -20,6 +20,7 @@ from pagewire.flags import KEYS, UsageError
             {"tensor_parallel_size": 2, "device": "cuda"},
             "--tensor-parallel-size is 2, which is built for CPUs",
         ),
+        ({"nnodes": 2, "tensor_parallel_size": 2}, "there is no --master-addr"),
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size is 2, which is not built"),
         ({"speculate": "3"}, "--speculate: 3 is not a method; there are lookup, grammar"),
         ({"num_blocks": 9, "kv_cache_memory": 1.0}, "--num-blocks and --kv-cache-memory both size"),

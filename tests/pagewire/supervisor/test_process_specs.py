@@ -73,6 +73,13 @@ def test_frontends_of_the_service_find_a_core_that_others_share():
     assert frontend.engine == (config.listen,)
 
 
+def test_keys_of_ranks_elsewhere_are_for_the_core_alone():
+    config = ServeConfig(curve_key="engine.key", nnodes=2, tensor_parallel_size=2)
+    ((engine,), (frontend,)) = engine_slots(config, FOLDER), frontend_slots(config, FOLDER, Ports(5000))
+    assert "--curve-key=engine.key" in engine.arguments
+    assert not [each for each in frontend.arguments if each.startswith("--curve-key")]
+
+
 def test_the_gateway_reaches_each_frontend_at_a_port_of_its_own():
     config = ServeConfig(port=0, frontends=2, gateway=0, shutdown_grace=2.5)
     with ExitStack() as stack:

@@ -1,0 +1,72 @@
+"""Flags of a worker whose ranks are on several hosts."""
+
+from dataclasses import dataclass
+
+from pagewire.config.base import CommonConfig, flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesConfig(CommonConfig):
+    """Flags on which all hosts of a group agree."""
+
+    tensor_parallel_size: int = flag(
+        1,
+        "processes that share each layer of the model, on a CPU: 2, 4 or 8",
+        at_least=1,
+        at_most=1024,
+    )
+    nnodes: int = flag(
+        1,
+        "hosts that have these processes, each as many: the first runs pagewire serve, the others pagewire"
+        " ranks",
+        at_least=1,
+        at_most=64,
+    )
+    master_addr: str = flag("", "IPv4 address of the first host, which others reach", metavar="ADDRESS")
+    master_port: int = flag(
+        29500, "TCP port there, where the engine core awaits ranks of other hosts", at_least=1, at_most=65535
+    )
+    trusted_network: bool = flag(
+        False,
+        "with --nnodes: all that can send packets to these hosts may be trusted; ranks exchange data without"
+        " encryption, and without asking for keys",
+    )
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that each host has."""
+        return self.tensor_parallel_size // self.nnodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksConfig(NodesConfig):
+    """`pagewire ranks`: the ranks of one host, of a worker whose engine core is on another; with the same
+    --tensor-parallel-size, --nnodes and --master-addr, and the other --curve-key."""
+
+    node_rank: int = flag(
+        0, "number of this host: 1 to nnodes - 1; 0 is that of pagewire serve", common=True, at_least=0
+    )
+    threads: int = flag(
+        0,
+        "CPU threads of each rank; 0: one per core that it may use, one for a small model",
+        at_least=0,
+    )
+    hang_timeout: float = flag(
+        3.0,
+        "seconds after which a rank that was stopped is killed; 0: never",
+        at_least=0,
+        metavar="SECONDS",
+    )
+    max_restart_pause: float = flag(
+        10.0, "longest pause before ranks are restarted", at_least=0, metavar="SECONDS"
+    )
+
+    @property
+    def numbers(self) -> range:
+        """The ranks of this host."""
+        return range(self.ranks_per_node * self.node_rank, self.ranks_per_node * (self.node_rank + 1))
+
+    @property
+    def core_address(self) -> str:
+        """Where the engine core awaits them."""
+        return f"tcp://{self.master_addr}:{self.master_port}"

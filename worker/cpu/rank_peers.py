@@ -1,0 +1,68 @@
+"""What a rank needs of the others, whatever connects them, and the facts in which all must be alike."""
+
+import ctypes
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from pagewire.errors import StartupError
+
+JOIN_S = 120.0
+"""Seconds that a rank waits for others to begin to load."""
+DEADLINE_S = 600.0
+"""Seconds that a rank waits in one exchange, beyond the limit of the engine core's hang detection: a peer may
+be loading a large model."""
+CANNOT_JOIN = "cannot join the group of ranks"
+ABSENT = "the log says why a rank has not come; then start again"
+_MOST_FACTS = 4096
+
+
+class RankPeers(ABC):
+    """The other ranks of a tensor-parallel group, as this one sees them. For one thread."""
+
+    rank: int
+    size: int
+    on_wait: Callable[[str, float], None] | None
+    """Called once a second, with text and a fraction that changes, while a rank is waited for; None: nothing
+    needs to know."""
+
+    @abstractmethod
+    def exchange(self, source: int, count: int, target: int) -> None:
+        """Copies [count] bytes of each rank to a target [ranks, count]. Addresses. All ranks call it with the
+        same count. Raises RankGone."""
+
+    @abstractmethod
+    def begin_step(self) -> None:
+        """Returns when this rank may begin the next step. Raises EngineGone where it may not, because the
+        core is lost; RankGone."""
+
+    @abstractmethod
+    def leave_core(self) -> None:
+        """Returns when all ranks have left a core that is gone. Raises RankGone."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Ends the group: this rank cannot continue."""
+
+    def check_equal(self, facts: Mapping[str, str], host: str = "") -> None:
+        """Raises StartupError, on all ranks, unless all have the same facts; the first that differs is named,
+        with its host. host: of this rank, where the group has several."""
+        own = json.dumps([host, dict(facts)]).encode().ljust(_MOST_FACTS)
+        assert len(own) == _MOST_FACTS
+        source, target = bytearray(own), bytearray(_MOST_FACTS * self.size)
+        self.exchange(_address(source), _MOST_FACTS, _address(target))
+        of_ranks = [json.loads(target[at : at + _MOST_FACTS]) for at in range(0, len(target), _MOST_FACTS)]
+        names = [f"rank {rank}" + (f" on {at}" if at else "") for rank, (at, _) in enumerate(of_ranks)]
+        first = of_ranks[0][1]
+        for name, (_, others) in zip(names, of_ranks, strict=True):
+            for fact, value in first.items():
+                if others.get(fact) != value:
+                    raise StartupError(
+                        "the ranks of the worker disagree",
+                        f"{fact}: {names[0]} has {value}, {name} has {others.get(fact)}",
+                        "start all ranks with the same installation, on the same files",
+                    )
+
+
+def _address(memory: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -160,7 +160,10 @@ class EngineConfig(ModelConfig):
         1, "engine cores on this host, which share its CPU and memory", at_least=1, at_most=64
     )
     tensor_parallel_size: int = flag(
-        1, "processes that share each layer of the model, on a CPU: 2, 4 or 8", at_least=1, at_most=1024
+        1,
+        "processes that share each layer of the model, on a CPU or a simulated device: 2, 4 or 8",
+        at_least=1,
+        at_most=1024,
     )
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     dummy_seed: int = flag(0, "seed of the weights of --load-format dummy", at_least=0, at_most=(1 << 64) - 1)

@@ -22,7 +22,7 @@ from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.rank_checks import check_ranks
 from worker.cpu.rank_group import ProcessGroup
-from worker.cpu.rank_memory import Ranks, join, model_digest
+from worker.cpu.rank_memory import join, model_digest
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
@@ -65,8 +65,6 @@ class CpuPlatform(Platform[CpuBackend]):
         super().__init__(worker)
         self._precompiled, self._memory = precompiled, memory
         self._pinned = bool(worker.cores)  # no other process runs on them
-        self.ranks: Ranks | None = None
-        """The other ranks of the tensor-parallel group, from load_model() on; None: there are none."""
 
     def check(self, initialize: worker_pb2.Initialize) -> None:
         refuse_fast_matmul(initialize.fast_matmul, self.name)

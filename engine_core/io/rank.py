@@ -105,7 +105,11 @@ class HangDetector:
         before, self._vitals = self._vitals, vitals
         if not self._patience:
             return ""
+        is_stopped = vitals is not None and vitals.state == "T"
+        self._stopped = self._stopped + awake_s if is_stopped else 0.0
         if self._loading is not None:
+            if self._stopped >= self._patience:
+                return "it was stopped"
             hangs = self._loading.hangs(awake_s, vitals, LOADING_PATIENCE_S, starts=True)
             return "it neither loads nor sends a message" if hangs and vitals is not None else ""
         computes = False
@@ -114,8 +118,6 @@ class HangDetector:
             awake_s = max(0.0, awake_s - (vitals.starved_s - before.starved_s))
         if self._in_flight:
             return self._look_at_step(awake_s, computes)
-        is_stopped = vitals is not None and vitals.state == "T"
-        self._stopped = self._stopped + awake_s if is_stopped else 0.0
         return "it was stopped" if self._stopped >= self._patience else ""
 
     def _look_at_step(self, awake_s: float, computes: bool) -> str:

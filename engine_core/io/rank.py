@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from engine_core.io.worker_process import SEE_ABOVE, WorkerDied, WorkerProcess
+from pagewire import __version__
 from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import Vitals, read_vitals
 from pagewire.host.stack_dump import log_stacks
-from pagewire.internal.v1.worker_pb2 import WorkerHello, WorkerMessage
+from pagewire.internal.v1.worker_pb2 import Failed, WorkerHello, WorkerMessage
 
 LOADING_PATIENCE_S = 30.0
 """For a rank that loads and neither computes, nor reads a disk, nor sends a message."""
@@ -158,13 +159,31 @@ class Rank:
         self.hang_detector = HangDetector(hang_timeout)
         self.is_stopped = False
         """Whether its process was stopped at the last look()."""
-        self.name = "the worker" if size == 1 else f"rank {number} of the worker"
+        self.is_alone = size == 1
+        self.name = "the worker" if self.is_alone else f"rank {number} of the worker"
 
     def is_greeted_by(self, hello: WorkerHello) -> bool:
         """Returns whether a WorkerHello is from this rank, which has none yet."""
         if self.peer is not None:
             return False
         return hello.rank == self.number if self.child is None else hello.pid == self.child.pid
+
+    def check_version(self, hello: WorkerHello) -> None:
+        """Raises WorkerDied for a process of another pagewire, which may read plans otherwise."""
+        if hello.version != __version__:
+            raise WorkerDied(
+                f"cannot use {self.name} (pid {hello.pid})",
+                f"it is of pagewire {hello.version or 'unknown'}, and the engine core of {__version__}",
+                "start all processes from one installation",
+            )
+
+    def failure(self, failed: Failed) -> WorkerDied:
+        """Returns the error that it has sent; one of several ranks is named."""
+        error = WorkerDied.reported(failed)
+        if self.is_alone:
+            return error
+        pid = "" if self.child is None else f" (pid {self.child.pid})"
+        return WorkerDied(error.what, f"{self.name}{pid}: {error.why}", error.todo)
 
     def check_alive(self, readable: Collection[int]) -> None:
         """Raises WorkerDied if its process has ended. readable: descriptors, among them that of its end."""

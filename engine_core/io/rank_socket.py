@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.rank import Rank, find_hung
-from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
+from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection
 from pagewire.host.liveness import AwakeTime
 from pagewire.internal.v1.worker_pb2 import AdapterLoaded, WorkerMessage
 from pagewire.ipc import transport
@@ -159,7 +159,7 @@ class RankSocket:
             return
         if kind == "failed":
             log.debug("the worker's traceback:\n%s", message.failed.traceback)
-            raise WorkerDied.reported(message.failed)
+            raise rank.failure(message.failed)
         rank.hang_detector.heard()
         if kind not in ("grammar_compiled", "adapter_loaded"):
             rank.messages.append(message)

@@ -25,6 +25,7 @@ from pagewire.internal.v1.worker_pb2 import (
     DropAdapter,
     EndBurst,
     Initialize,
+    KeptCache,
     LoadAdapter,
     Ready,
     Shutdown,
@@ -122,6 +123,7 @@ class WorkerGroup:
             message = self._socket.wait(rank)
             if message.WhichOneof("message") != "hello":
                 raise WorkerDied(f"cannot talk to {rank.name}", "its first message is not a WorkerHello")
+            rank.check_version(message.hello)
             log.info("worker %d connected (pid %d)", rank.number, message.hello.pid)
             if rank.number == 0 and len(self._ranks) > 1:
                 own.first_rank_pid = message.hello.pid
@@ -314,7 +316,7 @@ def combine_ready(ranks: Sequence[Ready]) -> Ready:
     combined.kv_cache_bytes = sum(ready.kv_cache_bytes for ready in ranks)
     combined.num_threads = sum(ready.num_threads for ready in ranks)
     if any(ready.kept_cache != combined.kept_cache for ready in ranks):
-        combined.ClearField("kept_cache")
+        combined.kept_cache.CopyFrom(KeptCache(secret=combined.kept_cache.secret))
     combined.model.weight_bytes = sum(ready.model.weight_bytes for ready in ranks)
     return combined
 

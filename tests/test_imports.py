@@ -135,9 +135,10 @@ SEAMS = {
         *("pagewire.ipc.columns", "pagewire.v1"),
     },
     "pagewire_simulated": {
-        *("kernels.ops.attention.ragged", "kernels.wanted"),
-        *("pagewire.config", "pagewire.errors", "pagewire.internal.v1"),
-        *("pagewire.ipc.columns", "worker.config", "worker.exactness", "worker.executor"),
+        *("kernels.cpu.runtime.rank_link", "kernels.ops.attention.ragged", "kernels.wanted"),
+        *("pagewire", "pagewire.config", "pagewire.errors", "pagewire.internal.v1"),
+        *("pagewire.ipc.columns", "worker.config", "worker.cpu.rank_memory", "worker.exactness"),
+        "worker.executor",
         *("worker.fault_injection", "worker.grammar", "worker.memory.host_blocks", "worker.platforms.base"),
         *(
             "worker.pooling.vectors",
@@ -341,6 +342,7 @@ def test_transformers_does_not_take_our_kernels_for_its_own():
 DOOR = {
     "kernels.api",
     *("kernels.cpu.groups", "kernels.cpu.instruction_sets", "kernels.cpu.requirements"),
+    "kernels.cpu.runtime.rank_link",
     *("kernels.ops.attention.ragged", "kernels.ops.experts.routing"),
     *("kernels.triton.requirements", "kernels.triton_ops", "kernels.wanted"),
 }

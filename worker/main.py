@@ -30,6 +30,7 @@ from worker.channel import Channel, EngineGone, KeysRefused
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.malloc_tuning import drop_library_pages, use_one_heap
 from worker.cpu.precompile import needed_groups, precompile, select_instruction_set
+from worker.cpu.rank_runner import of_rank
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports
@@ -129,7 +130,7 @@ def _serve(channel: Channel, config: WorkerConfig, meeting: Meeting | None = Non
         return 1
     except RankGone as error:
         logger.error("%s", error)
-        _await_end(channel, RANK_GRACE_S if meeting is None else HOSTS_GRACE_S)
+        await_end(channel, RANK_GRACE_S if meeting is None else HOSTS_GRACE_S)
         return 1
     except Exception as error:
         failed = _failure(error)
@@ -138,7 +139,7 @@ def _serve(channel: Channel, config: WorkerConfig, meeting: Meeting | None = Non
         return 1
 
 
-def _await_end(channel: Channel, seconds: float) -> None:
+def await_end(channel: Channel, seconds: float = RANK_GRACE_S) -> None:
     """Waits for so long for the core to end this process: it names the rank that has ended first."""
     until = time.monotonic() + seconds
     with contextlib.suppress(EngineGone):
@@ -198,7 +199,6 @@ def _load_model(
             precompiled = stack.enter_context(contextlib.closing(precompile(needed_groups(initialize))))
         try:
             with quick_imports():
-                from worker.cpu.rank_runner import RankRunner
                 from worker.load import load
                 from worker.platforms.cpu import CpuPlatform
                 from worker.startup.model import choose_device
@@ -215,11 +215,8 @@ def _load_model(
                 "cannot load a model", f"{error.name} is not installed", install_hint("serve")
             ) from error
         platform = CpuPlatform(config, precompiled, memory, meeting)
-        runner: StepRunner
-        runner, ready = load(initialize, platform, report)
-        if platform.ranks is not None:
-            platform.ranks.on_wait = None
-            runner = RankRunner(runner, platform.ranks)
+        executor, ready = load(initialize, platform, report)
+        runner = of_rank(executor, platform.ranks)
         return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
 
 
@@ -234,10 +231,11 @@ def _load_plugin(
     initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Loads on a device that a plug-in brings, such as the simulated one. Raises StartupError."""
-    platform = find_plugin("pagewire.platforms", initialize.device).load()
+    platform = find_plugin("pagewire.platforms", initialize.device).load()(config)
     from worker.load import load
 
-    return load(initialize, platform(config), report)
+    executor, ready = load(initialize, platform, report)
+    return of_rank(executor, platform.ranks), ready
 
 
 class _ProgressReport:

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from engine_core.io.worker_process import SEE_ABOVE, WorkerDied, WorkerProcess
+from pagewire import __version__
 from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import Vitals, read_vitals
 from pagewire.host.stack_dump import log_stacks
-from pagewire.internal.v1.worker_pb2 import WorkerHello, WorkerMessage
+from pagewire.internal.v1.worker_pb2 import Failed, WorkerHello, WorkerMessage
 
 LOADING_PATIENCE_S = 30.0
 """For a rank that loads and neither computes, nor reads a disk, nor sends a message."""
@@ -110,7 +111,11 @@ class HangDetector:
         before, self._vitals = self._vitals, vitals
         if not self._patience:
             return ""
+        is_stopped = vitals is not None and vitals.state == "T"
+        self._stopped = self._stopped + awake_s if is_stopped else 0.0
         if self._loading is not None:
+            if self._stopped >= self._patience:
+                return "it was stopped"
             hangs = self._loading.hangs(awake_s, vitals, LOADING_PATIENCE_S, starts=True)
             return "it neither loads nor sends a message" if hangs and vitals is not None else ""
         computes = False
@@ -119,8 +124,6 @@ class HangDetector:
             awake_s = max(0.0, awake_s - (vitals.starved_s - before.starved_s))
         if self._in_flight:
             return self._look_at_step(awake_s, computes)
-        is_stopped = vitals is not None and vitals.state == "T"
-        self._stopped = self._stopped + awake_s if is_stopped else 0.0
         return "it was stopped" if self._stopped >= self._patience else ""
 
     def _look_at_step(self, awake_s: float, computes: bool) -> str:
@@ -165,7 +168,8 @@ class Rank:
         self.hang_detector = HangDetector(hang_timeout)
         self.is_stopped = False
         """Whether its process was stopped at the last look()."""
-        self.name = "the worker" if size == 1 else f"rank {number} of the worker"
+        self.is_alone = size == 1
+        self.name = "the worker" if self.is_alone else f"rank {number} of the worker"
 
     def is_greeted_by(self, hello: WorkerHello) -> bool:
         """Returns whether a WorkerHello is from this rank, which has none yet."""
@@ -179,6 +183,23 @@ class Rank:
         self.peer, self.connection, self.host = peer, connection, hello.host
         if hello.host:
             self.name = f"rank {self.number} of the worker (on {hello.host})"
+
+    def check_version(self, hello: WorkerHello) -> None:
+        """Raises WorkerDied for a process of another pagewire, which may read plans otherwise."""
+        if hello.version != __version__:
+            raise WorkerDied(
+                f"cannot use {self.name} (pid {hello.pid})",
+                f"it is of pagewire {hello.version or 'unknown'}, and the engine core of {__version__}",
+                "start all processes from one installation",
+            )
+
+    def failure(self, failed: Failed) -> WorkerDied:
+        """Returns the error that it has sent; one of several ranks is named."""
+        error = WorkerDied.reported(failed)
+        if self.is_alone:
+            return error
+        pid = "" if self.child is None else f" (pid {self.child.pid})"
+        return WorkerDied(error.what, f"{self.name}{pid}: {error.why}", error.todo, may_pass=error.may_pass)
 
     def check_alive(self, readable: Collection[int]) -> None:
         """Raises WorkerDied if its process has ended. readable: descriptors, among them that of its end."""

@@ -195,9 +195,7 @@ class RankSocket:
             return
         if kind == "failed":
             log.debug("the worker's traceback:\n%s", message.failed.traceback)
-            if rank.host:
-                message.failed.why = f"{rank.name}: {message.failed.why or message.failed.type}"
-            raise WorkerDied.reported(message.failed)
+            raise rank.failure(message.failed)
         rank.hang_detector.heard()
         if kind not in ("grammar_compiled", "adapter_loaded"):
             rank.messages.append(message)

@@ -26,6 +26,7 @@ from pagewire.internal.v1.worker_pb2 import (
     DropAdapter,
     EndBurst,
     Initialize,
+    KeptCache,
     LoadAdapter,
     Ready,
     Shutdown,
@@ -142,6 +143,7 @@ class WorkerGroup:
         if message.WhichOneof("message") != "hello":
             raise WorkerDied(f"cannot talk to {rank.name}", "its first message is not a WorkerHello")
         hello = message.hello
+        rank.check_version(hello)
         log.info("worker %d connected (pid %d%s)", rank.number, hello.pid, hello.host and f" on {hello.host}")
         return hello
 
@@ -341,7 +343,7 @@ def combine_ready(ranks: Sequence[Ready]) -> Ready:
     combined.kv_cache_bytes = sum(ready.kv_cache_bytes for ready in ranks)
     combined.num_threads = sum(ready.num_threads for ready in ranks)
     if any(ready.kept_cache != combined.kept_cache for ready in ranks):
-        combined.ClearField("kept_cache")
+        combined.kept_cache.CopyFrom(KeptCache(secret=combined.kept_cache.secret))
     combined.model.weight_bytes = sum(ready.model.weight_bytes for ready in ranks)
     return combined
 

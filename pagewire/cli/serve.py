@@ -106,11 +106,7 @@ def _check_parallelism(config: ServeConfig) -> None:
     check_nodes(config)
     size = config.tensor_parallel_size
     for flag, value, why in (
-        (
-            "--tensor-parallel-size",
-            size if config.device in ("cuda", "simulated") else 1,
-            "is built for CPUs",
-        ),
+        ("--tensor-parallel-size", size if config.device == "cuda" else 1, "is built for CPUs"),
         ("--pipeline-parallel-size", config.pipeline_parallel_size, "is not built"),
     ):
         if value > 1:

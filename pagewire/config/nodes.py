@@ -11,7 +11,7 @@ class NodesConfig(CommonConfig):
 
     tensor_parallel_size: int = flag(
         1,
-        "processes that share each layer of the model, on a CPU: 2, 4 or 8",
+        "processes that share each layer of the model, on a CPU or a simulated device: 2, 4 or 8",
         at_least=1,
         at_most=1024,
     )

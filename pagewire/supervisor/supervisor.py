@@ -230,6 +230,8 @@ class Supervisor:
             facts |= child.facts or {}
         if len(self._engines) > 1:
             facts["engines"] = len(self._engines)
+        if self._config.tensor_parallel_size > 1:
+            facts["ranks"] = self._config.tensor_parallel_size
         facts |= self._watch.facts
         self._progress.clear()  # standard output may be the same terminal
         self._status.ready(**facts)

@@ -74,6 +74,13 @@ class Setting:
     """Least and most seconds between two strikes. None: the streams decide, see killer.execute()."""
     load: int = 0
     """Processes beside the service that compute all the time."""
+    ranks: int = 1
+    """Of each worker; several have no adapters."""
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of adapters that streams have."""
+        return ADAPTERS if self.device in ADAPTED and self.ranks == 1 else ()
 
 
 @dataclass
@@ -100,15 +107,16 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     patience = recovery.PATIENCE_S if device == DEFAULT else 2 * PATIENCE_S
     template, adapters = path.with_suffix(".jinja"), path.with_suffix(".adapters")
     template.write_text(TEMPLATE)
-    _write_adapters(device, adapters)
+    _write_adapters(setting, adapters)
     writer = Writer(path, seed=seed, counts=dict(counts), tolerance=TOLERANCES[device], **asdict(setting))
     with _busy(setting.load), mock.patch.object(recovery, "PATIENCE_S", patience):
         service = services.start(
             frontends=setting.frontends,
             data_parallel_size=setting.cores,
+            tensor_parallel_size=setting.ranks,
             chat_template=str(template),
             speculate=setting.speculate,
-            lora_folder=str(adapters) if device in ADAPTED else "",
+            lora_folder=str(adapters) if setting.adapters else "",
             **DEVICES[device],
         )
         with service:
@@ -122,10 +130,10 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     return Result(history, check(history), [*trouble, *malformed(history)])
 
 
-def _write_adapters(device: str, folder: Path) -> None:
-    """Writes an adapter of each name, if the device takes them."""
-    for number, name in enumerate(ADAPTERS if device in ADAPTED else ()):
-        if device == "cpu":
+def _write_adapters(setting: Setting, folder: Path) -> None:
+    """Writes an adapter of each name, if the workers take them."""
+    for number, name in enumerate(setting.adapters):
+        if setting.device == "cpu":
             fields = {"r": 4 + number, "target_modules": "all-linear", "std": 0.02}
             write_adapter(checkpoint_folder(DEMO_MODEL), folder / name, merge=False, **fields)
         else:
@@ -149,8 +157,7 @@ async def _strike_and_stream(
     trouble: list[str] = []
     load = Load([service.address] * 2, writer, seed)
     try:
-        adapters = ADAPTERS if setting.device in ADAPTED else ()
-        cases = await load.make_twins(list(make_cases(adapters)))
+        cases = await load.make_twins(list(make_cases(setting.adapters)))
         streams = asyncio.create_task(load.run(cases))
         try:
             while setting.gaps is not None and not await asyncio.to_thread(services.have_standbys, service):

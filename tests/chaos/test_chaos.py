@@ -10,6 +10,7 @@ from tests.chaos.pauses import Pauses, table
 from tests.chaos.run import describe
 
 KILLS = {"engine": 25, "worker": 25, "frontend": 30}
+OF_GROUPS = {"engine": 5, "worker": 6, "frontend": 1}
 SEED = 6
 
 
@@ -30,3 +31,12 @@ def test_streams_survive_whatever_is_killed(tmp_path: Path) -> None:
     pauses.add(history)
     print(f"{len(history.disturbed)} streams, {resumed} of them continued by their clients")
     print(table(pauses.rows()))
+
+
+@pytest.mark.timeout(600)
+def test_streams_survive_whatever_is_killed_of_groups_of_ranks(tmp_path: Path) -> None:
+    """A kill of a worker is one of either of its ranks."""
+    result = run(OF_GROUPS, SEED, tmp_path / "history.jsonl", Setting(ranks=2))
+    assert result.is_fine, describe(result, tmp_path / "history.jsonl")
+    assert len(result.history.strikes) == sum(OF_GROUPS.values())
+    assert set(tally(result.findings).values()) == {0}

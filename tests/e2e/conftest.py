@@ -1,7 +1,7 @@
 """One running service, shared by tests that do not disturb it."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -56,8 +56,8 @@ def serve() -> Iterator[Callable[..., services.Serve]]:
     started: list[services.Serve] = []
     with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as runtime:
 
-        def start(*arguments: str, port: int = 0) -> services.Serve:
-            started.append(services.Serve(Path(runtime), *arguments, port=port))
+        def start(*arguments: str, port: int = 0, inside: Sequence[str] = ()) -> services.Serve:
+            started.append(services.Serve(Path(runtime), *arguments, port=port, inside=inside))
             return started[-1]
 
         yield start

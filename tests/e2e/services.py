@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,14 @@ def is_idle(client: Client) -> bool:
 class Serve:
     """`pagewire serve` as a user starts it, with its own folder for sockets."""
 
-    def __init__(self, runtime: Path, *arguments: str, port: int = 0) -> None:
-        """A service without standbys: see start()."""
+    def __init__(self, runtime: Path, *arguments: str, port: int = 0, inside: Sequence[str] = ()) -> None:
+        """A service without standbys: see start(). inside: a command that becomes the one behind it."""
         self.runtime = runtime
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pagewire", "serve", "--no-standby", f"--port={port}", *arguments],
+            [
+                *(*inside, sys.executable, "-m", "pagewire"),
+                *("serve", "--no-standby", f"--port={port}", *arguments),
+            ],
             cwd=ROOT,
             env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
             stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ Started as the real one is (`worker --engine=ADDRESS --rank=R ...`). FAKE_WORKER
 "" not at all; "refuse": fails before it connects; "fail-load", "fail-step": sends Failed; "die-load",
 "die-step": kills itself; "wrong-step": answers with a token too many; "hang-step": never answers; "burst":
 answers once the burst is ended; "few-blocks": has room for half of the blocks; "other-model": loads another
-model. "FAULT@R": rank R alone.
+model; "other-version": is of another pagewire. "FAULT@R": rank R alone.
 """
 
 import json
@@ -15,6 +15,7 @@ import time
 
 import zmq
 
+from pagewire import __version__
 from pagewire.host import spawn as process
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
@@ -55,7 +56,8 @@ def main(arguments: list[str]) -> None:
     def receive() -> WorkerCommand:
         return WorkerCommand.FromString(transport.unpack(socket.recv()))
 
-    send(hello=WorkerHello(rank=rank, pid=os.getpid(), version="test"))
+    version = "1.0.0" if fault == "other-version" else __version__
+    send(hello=WorkerHello(rank=rank, pid=os.getpid(), version=version))
     initialize = receive().initialize
     send(load_progress=LoadProgress(what="weights", fraction=0.5))
     _misbehave(fault, "load", send)

@@ -16,6 +16,7 @@ import zmq
 
 from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.worker_supply import Process, WorkerSupply
+from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status, WorkerStarted
 from pagewire.internal.v1.worker_pb2 import (
@@ -69,7 +70,7 @@ class Waiting:
 
     def _speak(self, answer: WorkerMessage | None) -> None:
         if answer is not None:
-            hello = WorkerHello(rank=0, pid=self.process.pid)
+            hello = WorkerHello(rank=0, pid=self.process.pid, version=__version__)
             self._socket.send(transport.pack(WorkerMessage(hello=hello)))
             self.initialize = WorkerCommand.FromString(transport.unpack(self._socket.recv())).initialize
             self._socket.send(transport.pack(answer))

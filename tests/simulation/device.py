@@ -22,6 +22,7 @@ from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
 from tests.simulation.workload import Workload
 from worker.load import load
+from worker.platforms.base import Report
 
 MAX_UNDER_WAY = 2
 """Plans without a result: the contract of running one step ahead."""
@@ -37,6 +38,13 @@ class Compiled:
     def done(self) -> bool:
         """See Compilation."""
         return self.clock() >= self.at
+
+
+class _Joined(SimulatedPlatform):
+    """Of a rank that has joined its group: see tests.simulation.ranks."""
+
+    def join(self, initialize: worker_pb2.Initialize, report: Report) -> None:
+        """See SimulatedPlatform."""
 
 
 class Device:
@@ -58,7 +66,7 @@ class Device:
         settings = workload.settings
         clock = Clock(self._loop.time, lambda seconds: processor.wait(self._loop.time() + seconds))
         faults = WorkerConfig(fault_slow_factor=settings.slow_factor)
-        self._executor, self.ready = load(initialize, SimulatedPlatform(faults, clock))
+        self._executor, self.ready = load(initialize, _Joined(faults, clock))
         if settings.swap_costs is not None:
             self.ready.prefill_us_per_token, self.ready.swap_us_per_block = settings.swap_costs
         if settings.has_states:
@@ -67,6 +75,8 @@ class Device:
         self.memory = TaggedMemory(
             self._executor.rows, self.ready.num_host_blocks, workload.namespace, settings.has_states
         )
+        self.compute: Callable[[int], None] = lambda step: None
+        """What a rank does with others in each step."""
         self.dies = False  # in the step that comes next
         self._is_struck = False  # by a step that was launched
         self._loading: list[Future[worker_pb2.AdapterLoaded]] = []
@@ -74,6 +84,7 @@ class Device:
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool]) -> None:
         """See StepRunner."""
         assert len(self._executor._pending) < MAX_UNDER_WAY, "too many plans are under way"
+        self.compute(plan.step)
         self._executor.launch(plan, lambda: is_interrupted() or self._random.random() < 0.1)
         self.memory.execute(plan)
         work = zip(*(unpack_u32(column) for column in (plan.rows, plan.starts, plan.counts)), strict=True)

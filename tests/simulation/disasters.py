@@ -74,6 +74,20 @@ def draw_states(seed: int) -> Workload:
     return workload
 
 
+def draw_groups(seed: int) -> Workload:
+    """Workers are groups of two or four ranks, which get each plan at moments of their own, so that a core
+    that is killed leaves plans that some of them have. In half of the seeds one core after another ends."""
+    workload = draw(seed, breaks=seed % 2 == 0, has_adapters=False)
+    if seed % 2:
+        _succeed(workload)
+    random, step = Random(f"groups {seed}"), workload.settings.slow_factor * STEP_S
+    hop = step * random.choice([0.01, 0.3, 2.0])
+    workload.settings = replace(workload.settings, worker_hop=hop)
+    size = random.choice([2, 2, 4])
+    workload.config = replace(workload.config, tensor_parallel_size=size, speculate="")
+    return workload
+
+
 def draw_with_adapters(seed: int) -> Workload:
     """Requests with adapters in every seed; in a third of them one core after another ends, in another third
     streams break just when their adapter's name gets another one."""
@@ -134,4 +148,5 @@ KINDS: dict[str, Callable[[int], Workload]] = {
     "succession": draw_succession,
     "states": draw_states,
     "adapters": draw_with_adapters,
+    "groups": draw_groups,
 }

@@ -2,10 +2,11 @@
 
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from engine_core.adapters.sources import NO_ADAPTERS
 from engine_core.core import EngineCore
@@ -36,6 +37,8 @@ from tests.simulation.network import Network
 from tests.simulation.poison import Poisons
 from tests.simulation.recorded import RecordedLife
 from tests.simulation.workload import STEP_S, Workload
+
+T = TypeVar("T")
 
 
 class CheckedCore(EngineCore):
@@ -159,10 +162,15 @@ class Engine:
             self._machine.is_killed = self._host.was_killed = True
 
     def kill_worker(self) -> None:
-        """Kills it in its next step."""
-        for worker in self._host.workers.values():
-            if worker.device is not None:
-                worker.device.dies = True
+        """Kills it, or one rank of it, in its next step."""
+        workers = [worker for worker in self._host.workers.values() if worker.device is not None]
+        if workers:
+            device = self._one_of(workers).device
+            assert device is not None
+            device.dies = True
+
+    def _one_of(self, choices: Sequence[T]) -> T:
+        return choices[0] if len(choices) == 1 else self._fate.choice(choices)
 
     def _run(self) -> None:
         """Until the simulation is over and the core idle."""
@@ -210,7 +218,7 @@ class Engine:
             host.end_all()
         elif self._fate.random() < 0.15:
             delay = settings.restart * self._fate.random()
-            host.loop.call_later(delay, host.workers[kept.pids[0]].kill)
+            host.loop.call_later(delay, host.workers[self._one_of(kept.pids)].kill)
         return kept
 
     def _live(self, kept: KeptWorkers | None) -> None:

@@ -18,6 +18,7 @@ from pagewire.host.spawn import KeptWorkers, Status, WorkerStarted
 from pagewire.internal.v1.worker_pb2 import AdapterLoaded
 from tests.simulation.machine import Machine, Processor
 from tests.simulation.poison import Poisons
+from tests.simulation.ranks import GroupMemory
 from tests.simulation.worker import Line, SimulatedChild, WorkerProcess
 from tests.simulation.workload import Workload
 
@@ -128,8 +129,8 @@ class SimulatedStatus(Status):
     def request_worker(self, arguments: object) -> None:
         """See Status."""
         words = [str(word) for word in arguments]  # type: ignore[attr-defined]
-        address = next(word for word in words if word.startswith("--engine=")).removeprefix("--engine=")
-        self._started.append(self._host.start(address))
+        flags = dict(word.split("=", 1) for word in words if "=" in word)
+        self._started.append(self._host.start(flags["--engine"], int(flags["--rank"])))
 
     def next(self, kind: object) -> WorkerStarted:
         """See ParentOrders."""
@@ -158,6 +159,7 @@ class Host:
         self.was_killed = False  # the last death was by SIGKILL, of the core or of its worker
         self.sockets: dict[str, CoreSocket] = {}  # by address
         self.workers: dict[int, WorkerProcess] = {}  # of the core, by process id
+        self._groups: dict[str, GroupMemory] = {}  # by name
         self._machine, self._workload, self._random, self._poisons = machine, workload, random, poisons
         self._last_pid = self._last_identity = 0
 
@@ -206,13 +208,23 @@ class Host:
 
     # The supervisor.
 
-    def start(self, address: str) -> int:
-        """Starts a worker; returns its process id."""
+    def start(self, address: str, rank: int) -> int:
+        """Starts a worker, or one rank of it; returns its process id."""
         self._last_pid += 1
         pid, random = self._last_pid, Random(self._random.random())
-        arguments = self._machine, self, self._workload, random, self._poisons(), pid, address
+        arguments = self._machine, self, self._workload, random, self._poisons(), pid, address, rank
         self.workers[pid] = WorkerProcess(*arguments)
         return pid
+
+    def group(self, name: str, size: int) -> GroupMemory:
+        """Returns what so many ranks share."""
+
+        def lives(pid: int) -> bool:
+            return pid in self.workers and self.workers[pid].lives
+
+        if name not in self._groups:
+            self._groups[name] = GroupMemory(size, lives)
+        return self._groups[name]
 
     def end(self, pid: int) -> None:
         """Ends a worker that is not needed any more."""

@@ -49,6 +49,7 @@ from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire_simulated.adapters import SimulatedAdapters
 from tests.simulation.world import Failed, simulate
 from worker.cache_contents import CacheContents
+from worker.cpu.rank_memory import Ranks
 from worker.executor.executor import StepExecutor
 from worker.grammar.matcher import RowMatcher
 
@@ -442,6 +443,16 @@ def _names_are_told_to_new_frontends_alone(patch: Callable[..., None]) -> None:
     patch(EngineCore, "_announce_adapters", lambda self, table: None)
 
 
+def _a_rank_begins_a_step_that_others_do_not_have(patch: Callable[..., None]) -> None:
+    """Whatever its core has sent before it was killed."""
+    patch(Ranks, "begin_step", lambda self: None)
+
+
+def _ranks_do_not_leave_their_core_together(patch: Callable[..., None]) -> None:
+    """What one has waited for in vain is counted on."""
+    patch(Ranks, "leave_core", lambda self: None)
+
+
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
     name.removeprefix("_").replace("_", " "): value
     for name, value in list(globals().items())
@@ -466,6 +477,8 @@ _KINDS = {
     "a stream goes on with what its name stands for": "adapters",
     "an adopted worker forgets what it has loaded": "adapters",
     "names are told to new frontends alone": "adapters",
+    "a rank begins a step that others do not have": "groups",
+    "ranks do not leave their core together": "groups",
 }
 """Where it takes another kind of seeds."""
 _FROM = {"progress is no alibi": 60}

@@ -52,6 +52,12 @@ def test_a_worker_serves_one_core_after_another() -> None:
     assert totals.adoptions > 150 and totals.adopted_blocks > 500 and totals.deaths > totals.adoptions
 
 
+def test_a_group_of_ranks_serves_one_core_after_another() -> None:
+    """A plan that a core has sent to some ranks only is begun by none. Ranks end, and so do their groups."""
+    totals = run("groups", 40)
+    assert totals.adoptions > 100 and totals.adopted_blocks > 300 and totals.deaths > totals.adoptions
+
+
 def test_a_worker_serves_one_core_after_another_with_states() -> None:
     """Which rows of the next core begin with, as the worker's checkpoints hold them."""
     totals = run("states", 12)

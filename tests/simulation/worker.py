@@ -4,19 +4,25 @@ Its execute loop, and how it goes from one core to the next, are real: worker.lo
 """
 
 from collections import deque
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, cast
 
 from engine_core.io.worker_process import SEE_ABOVE, WorkerDied
+from pagewire import __version__
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.transport import pack, unpack
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
 from tests.simulation.network import Wire
 from tests.simulation.poison import Poisons
+from tests.simulation.ranks import VirtualRanks
 from tests.simulation.workload import Workload
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
+from worker.cpu.rank_runner import of_rank
+from worker.loop import RankGone
+from worker.main import await_end
 
 if TYPE_CHECKING:
     from tests.simulation.host import CoreSocket, Host
@@ -110,9 +116,10 @@ class WorkerProcess:
         poisons: Poisons,
         pid: int,
         address: str,
+        rank: int,
     ) -> None:
-        """address: where it looks for its core."""
-        self.host, self.pid, self.address = host, pid, address
+        """address: where it looks for its core. rank: of its group."""
+        self.host, self.pid, self.address, self.rank = host, pid, address, rank
         self.lives, self.is_seen_dead = True, False
         self.device: Device | None = None
         self._workload, self._random, self._poisons = workload, random, poisons
@@ -152,12 +159,15 @@ class WorkerProcess:
         self.device.memory.check_kept(kept)
 
     def _run(self) -> None:
-        hello = worker_pb2.WorkerHello(rank=0, pid=self.pid)
+        hello = worker_pb2.WorkerHello(rank=self.rank, pid=self.pid, version=__version__)
         try:
             self.channel.send(worker_pb2.WorkerMessage(hello=hello))
             loaded = self._load()
             if loaded is not None:
                 serve_cores(cast(Channel, self.channel), hello, loaded, outlives_core=True)
+        except RankGone:
+            with suppress(Killed):
+                await_end(cast(Channel, self.channel))
         except (EngineGone, Killed):
             pass
         self.kill()
@@ -170,9 +180,20 @@ class WorkerProcess:
         loop, restart = self.host.loop, self._workload.settings.restart
         self.processor.wait(loop.time() + restart * self._random.random())
         arguments = self._workload, self._random, self._poisons, self._strike
+        ranks = self._join(command.initialize)
         self.device = Device(self.processor, command.initialize, *arguments)
+        if ranks is not None:
+            self.device.compute = ranks.compute
         self.channel.send(worker_pb2.WorkerMessage(ready=self.device.ready))
-        return LoadedWorker(self.device, command.initialize, self.device.ready)
+        return LoadedWorker(of_rank(self.device, ranks), command.initialize, self.device.ready)
+
+    def _join(self, initialize: worker_pb2.Initialize) -> VirtualRanks | None:
+        """None: it is no group. Raises RankGone."""
+        size, hop = initialize.tensor_parallel_size, self._workload.settings.worker_hop
+        if size == 1:
+            return None
+        group = self.host.group(initialize.group_name, size)
+        return group.join(self.rank, self.pid, self.processor, self._random, hop)
 
 
 class SimulatedChild:

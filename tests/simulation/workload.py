@@ -19,7 +19,7 @@ MODEL = {
     "hidden_size": 16,
     "intermediate_size": 32,
     "num_hidden_layers": 2,
-    "num_attention_heads": 2,
+    "num_attention_heads": 4,
     "max_position_embeddings": 256,
     "eos_token_id": EOS,
 }

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kernels.api import RankLink
+from kernels.cpu.runtime.rank_link import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.channel import EngineGone
@@ -68,30 +68,30 @@ class Ranks(RankPeers):
         self._link.end_epoch()
         while (missing := self._link.begin_epoch()) >= 0:
             self._look(missing)
-            time.sleep(_LOOK_S)
+            self._pause()
 
     def abort(self) -> None:
         """Ends the group: this rank cannot continue."""
         self._link.abort()
 
-    def await_pids(self) -> None:
-        """Waits until all ranks are here, and watches them. Raises StartupError, RankGone."""
-        self._link.tell_pid(os.getpid())
+    def await_pids(self, own: int) -> None:
+        """Waits until all ranks are here, and watches them. own: of this one. Raises StartupError,
+        RankGone."""
+        self._link.tell_pid(own)
         self._since = 0.0
         for rank in range(self.size):
             while not (pid := self._link.pid_of(rank)):
                 self._look(rank)
                 if time.monotonic() - self._since > JOIN_S:
                     raise StartupError(CANNOT_JOIN, f"rank {rank} has not come within {JOIN_S:.0f} s", ABSENT)
-                time.sleep(_LOOK_S)
+                self._pause()
             if rank != self.rank and rank not in self._ends.values():
                 self.watch(rank, pid)
 
     def _look(self, missing: int) -> None:
         """Raises RankGone if a peer has ended or failed, or has been waited for too long. missing: a rank
         that is waited for."""
-        for descriptor, _ in self._watched.poll(0):
-            raise self._gone(self._ends[descriptor])
+        self._check_ends()
         failed = self._link.aborting_rank
         if failed >= 0 and failed != self.rank:
             raise RankGone(f"rank {failed} of the worker has failed, and rank {self.rank} ends with it")
@@ -104,6 +104,13 @@ class Ranks(RankPeers):
             self._reported = now
             self.on_wait("other ranks", (now - self._since) / DEADLINE_S)
 
+    def _check_ends(self) -> None:
+        for descriptor, _ in self._watched.poll(0):
+            raise self._gone(self._ends[descriptor])
+
+    def _pause(self) -> None:
+        time.sleep(_LOOK_S)
+
     def _look_for_the_core(self, missing: int) -> None:
         if self._link.has_left(missing):
             raise EngineGone
@@ -113,7 +120,12 @@ class Ranks(RankPeers):
         return RankGone(f"rank {rank} of the worker is gone, and rank {self.rank} ends with it")
 
 
-def join(initialize: worker_pb2.Initialize, rank: int, on_wait: Callable[[str, float], None]) -> Ranks:
+def join(
+    initialize: worker_pb2.Initialize,
+    rank: int,
+    on_wait: Callable[[str, float], None],
+    make_link: Callable[[mmap.mmap, int, int], RankLink] = RankLink,
+) -> Ranks:
     """Returns the ranks of the group once all are here. on_wait: see RankPeers. Raises StartupError."""
     size, name = initialize.tensor_parallel_size, f"pagewire-ranks-{initialize.group_name}"
     num_bytes = RankLink.num_bytes(size)
@@ -121,10 +133,10 @@ def join(initialize: worker_pb2.Initialize, rank: int, on_wait: Callable[[str, f
         first = initialize.first_rank_pid
         descriptor = _find(name, num_bytes, first, on_wait) if rank else _make(name, num_bytes)
         stack.callback(os.close, descriptor)
-        ranks = Ranks(RankLink(mmap.mmap(descriptor, num_bytes), rank, size), on_wait)
+        ranks = Ranks(make_link(mmap.mmap(descriptor, num_bytes), rank, size), on_wait)
         if rank:
             ranks.watch(0, first)
-        ranks.await_pids()
+        ranks.await_pids(os.getpid())
     return ranks
 
 

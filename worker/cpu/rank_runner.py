@@ -58,4 +58,12 @@ class RankRunner:
         self._ranks.leave_core()
 
 
+def of_rank(runner: StepRunner, ranks: RankPeers | None) -> StepRunner:
+    """Returns what executes the plans of a worker that has loaded. ranks: None: it is alone."""
+    if ranks is None:
+        return runner
+    ranks.on_wait = None
+    return RankRunner(runner, ranks)
+
+
 _TIMES = "started_ns", "duration_us", "prepare_us", "forward_us", "sample_us"

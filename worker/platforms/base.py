@@ -9,6 +9,7 @@ from typing import ClassVar, Generic
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
+from worker.cpu.rank_peers import RankPeers
 from worker.exactness import Exactness
 from worker.executor.executor import B, StepExecutor
 from worker.grammar.tokenizer import GrammarsToCome
@@ -28,6 +29,11 @@ class LoadPlan:
     max_model_len: int
     speculation: worker_pb2.Speculation | None
     report: Report
+
+    @property
+    def ranks(self) -> int:
+        """Of the tensor-parallel group."""
+        return max(1, self.initialize.tensor_parallel_size)
 
     @property
     def most_drafts(self) -> int:
@@ -104,6 +110,8 @@ class Platform(ABC, Generic[B]):
     def __init__(self, worker: WorkerConfig) -> None:
         """worker: of this process."""
         self.worker = worker
+        self.ranks: RankPeers | None = None
+        """The other ranks of the tensor-parallel group, from load_model() on; None: there are none."""
 
     @abstractmethod
     def check(self, initialize: worker_pb2.Initialize) -> None:

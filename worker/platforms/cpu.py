@@ -69,8 +69,6 @@ class CpuPlatform(Platform[CpuBackend]):
         super().__init__(worker)
         self._precompiled, self._memory, self._meeting = precompiled, memory, meeting
         self._pinned = bool(worker.cores)  # no other process runs on them
-        self.ranks: RankPeers | None = None
-        """The other ranks of the tensor-parallel group, from load_model() on; None: there are none."""
 
     def check(self, initialize: worker_pb2.Initialize) -> None:
         refuse_fast_matmul(initialize.fast_matmul, self.name)

@@ -119,7 +119,11 @@ def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> No
         return
     flag = "--tensor-parallel-size"
     for is_wanted, why, todo in (
-        (device != "cpu", f"{flag} {size} is built for CPUs, and the device is {device}", "use --device cpu"),
+        (
+            device not in ("cpu", "simulated"),
+            f"{flag} {size} is built for CPUs, and the device is {device}",
+            "use --device cpu",
+        ),
         (
             initialize.HasField("speculation"),
             f"{flag} {size} with --speculate {initialize.speculation.flag}: ranks do not draft",

@@ -4,7 +4,10 @@
 import ctypes
 import mmap
 from collections.abc import Callable
+from types import ModuleType
+from typing import Self
 
+from kernels.cpu.runtime.plain_rank_exchange import PlainExchange
 from kernels.cpu.runtime.records import RankExchange
 
 CAPACITY = 1 << 20
@@ -19,15 +22,22 @@ _PID, _EPOCHS_ENDED = 16, 24
 class RankLink:
     """Exchanges bytes with the other ranks. For one thread."""
 
-    def __init__(self, memory: mmap.mmap, rank: int, size: int, capacity: int = CAPACITY) -> None:
-        """memory: of num_bytes(), zeros where no rank has used it yet. It is kept."""
-        from kernels.cpu.runtime import rank_exchange  # compiles, the first time
-
-        self._kernels, self._memory = rank_exchange, memory
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        rank: int,
+        size: int,
+        capacity: int = CAPACITY,
+        exchange: PlainExchange | None = None,
+    ) -> None:
+        """memory: of num_bytes(), zeros where no rank has used it yet. It is kept. exchange: None: by
+        compiled code."""
+        self._kernels: ModuleType | PlainExchange = exchange or _compiled()
+        self._memory = memory
         self.rank, self.size, self.capacity = rank, size, capacity
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self._lines = address + rank_exchange.LINE
-        self._abort = address + rank_exchange.ABORT
+        self._lines = address + self._kernels.LINE
+        self._abort = address + self._kernels.ABORT
         self._record = RankExchange(
             memory=address,
             buffers=address + mmap.PAGESIZE,
@@ -46,6 +56,11 @@ class RankLink:
             missing=0,
         )
         self._epoch = 0
+
+    @classmethod
+    def plain(cls, memory: mmap.mmap, rank: int, size: int) -> Self:
+        """Returns one that needs no compiled code."""
+        return cls(memory, rank, size, exchange=PlainExchange())
 
     @staticmethod
     def num_bytes(size: int, capacity: int = CAPACITY) -> int:
@@ -94,7 +109,7 @@ class RankLink:
     @property
     def aborting_rank(self) -> int:
         """The rank that has said so; -1: none."""
-        return self._kernels.read_word(self._abort) - 1
+        return int(self._kernels.read_word(self._abort)) - 1
 
     def end_epoch(self) -> None:
         """Says that this rank begins no exchange until all ranks have ended the epoch. Exchanges that some
@@ -118,7 +133,13 @@ class RankLink:
         return -1
 
     def _read(self, rank: int, offset: int) -> int:
-        return self._kernels.read_word(self._lines + self._kernels.LINE * rank + offset)
+        return int(self._kernels.read_word(self._lines + self._kernels.LINE * rank + offset))
 
     def _write(self, offset: int, value: int) -> None:
         self._kernels.write_word(self._lines + self._kernels.LINE * self.rank + offset, value)
+
+
+def _compiled() -> ModuleType:
+    from kernels.cpu.runtime import rank_exchange  # compiles, the first time
+
+    return rank_exchange

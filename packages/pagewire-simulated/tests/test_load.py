@@ -1,12 +1,15 @@
 """What a simulated worker finds out at start-up, and refuses."""
 
 import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine_core.io.worker_group import combine_ready
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -61,11 +64,41 @@ def test_an_8b_model_fills_an_h200(tmp_path: Path, initialize: Initialize):
     assert 18 < facts.prefill_us_per_token < 20, "14 GFLOP at 790 TFLOP/s, and some attention"
 
 
+def ready_of_ranks(*commands: worker_pb2.Initialize) -> list[worker_pb2.Ready]:
+    """Of a group whose ranks are threads."""
+
+    def load_rank(rank: int) -> worker_pb2.Ready:
+        return load(commands[rank], SimulatedPlatform(WorkerConfig(rank=rank)))[1]
+
+    with ThreadPoolExecutor(len(commands)) as pool:
+        return list(pool.map(load_rank, range(len(commands))))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_divide_a_model_evenly(size: int, initialize: Initialize):
+    """And what each has makes the whole, but for bytes that are left over."""
+    group = {"tensor_parallel_size": size, "group_name": f"of {size}", "first_rank_pid": os.getpid()}
+    made = initialize(max_model_len=50, profile="h200")
+    alone = ready(made)
+    together = combine_ready(ready_of_ranks(*[initialize(max_model_len=50, profile="h200", **group)] * size))
+    assert together.num_blocks == alone.num_blocks and together.kv_cache_bytes == alone.kv_cache_bytes
+    assert together.model == alone.model
+    assert together.prefill_us_per_token < alone.prefill_us_per_token
+
+
+def test_ranks_that_are_not_alike_are_refused(initialize: Initialize):
+    group = {"tensor_parallel_size": 2, "group_name": "unlike", "first_rank_pid": os.getpid()}
+    with pytest.raises(StartupError, match="profile: rank 0 has instant, rank 1 has h200"):
+        ready_of_ranks(initialize(**group), initialize(profile="h200", **group))
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"profile": "abacus"}, "there is no profile 'abacus'"),
-        ({"tensor_parallel_size": 2}, "2 is built for CPUs, and the device is simulated"),
+        ({"tensor_parallel_size": 3}, "3 ranks are not a power of two"),
+        ({"tensor_parallel_size": 8}, "4 attention heads cannot be divided among 8 ranks"),
+        ({"tensor_parallel_size": 2, "max_loras": 1}, "ranks do not load adapters"),
         ({"max_model_len": 129}, "max_model_len = 129, but the model goes to 128"),
         ({"num_blocks": 1 << 31}, "has room for"),
         ({"gpu_memory_utilization": 1e-9}, "has room for 0 KV blocks"),

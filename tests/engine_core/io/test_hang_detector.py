@@ -116,13 +116,20 @@ def test_time_without_a_processor_core_does_not_count() -> None:
 
 
 def test_a_worker_that_loads_must_do_something() -> None:
-    assert seconds_until_it_hangs(HangDetector(PATIENCE), STOPPED) == LOADING_PATIENCE_S
+    assert seconds_until_it_hangs(HangDetector(PATIENCE), ASLEEP) == LOADING_PATIENCE_S
     assert seconds_until_it_hangs(HangDetector(PATIENCE), ASLEEP, share=0.2) == float("inf")
     assert seconds_until_it_hangs(HangDetector(PATIENCE), Vitals("D", 1.0, 0.0)) == float("inf")
     watch = HangDetector(PATIENCE)
     for _ in range(400):
         watch.heard()
         assert not watch.look(LOADING_PATIENCE_S / 2, ASLEEP)
+
+
+def test_a_worker_that_is_stopped_while_it_loads() -> None:
+    assert seconds_until_it_hangs(HangDetector(PATIENCE), STOPPED) == PATIENCE
+    watch = HangDetector(PATIENCE)
+    for vitals in [STOPPED, ASLEEP] * 50:
+        assert not watch.look(LOOK, vitals), "it goes on each time"
 
 
 def test_a_remote_worker_is_not_judged_while_it_loads() -> None:

@@ -5,7 +5,7 @@ import pytest
 from engine_core.io.worker_group import check_same_step, combine_ready
 from engine_core.io.worker_process import WorkerDied
 from pagewire.internal.v1.engine_pb2 import ModelFacts
-from pagewire.internal.v1.worker_pb2 import Ready, StepResult
+from pagewire.internal.v1.worker_pb2 import KeptCache, Ready, StepResult
 from pagewire.ipc.columns import pack_u32
 
 
@@ -39,6 +39,13 @@ def test_blocks_are_those_of_the_smallest_rank_and_bytes_add_up() -> None:
 def test_ranks_that_differ_are_no_group(change: dict[str, object]) -> None:
     with pytest.raises(WorkerDied, match="disagree"):
         combine_ready([ready(), ready(**change)])
+
+
+def test_ranks_that_know_different_blocks_begin_with_none() -> None:
+    """But with their secret: a core that was killed has told some of them more."""
+    kept = [KeptCache(secret=b"secret", blocks=pack_u32([block]), contents=bytes(16)) for block in (3, 4)]
+    assert combine_ready([ready(kept_cache=kept[0])] * 2).kept_cache == kept[0]
+    assert combine_ready([ready(kept_cache=each) for each in kept]).kept_cache == KeptCache(secret=b"secret")
 
 
 def test_results_of_one_step() -> None:

@@ -101,6 +101,7 @@ def test_grammars_are_compiled_beside_steps(link: WorkerGroup) -> None:
         ("refuse", "cannot start", "no torch"),
         ("fail-load", "cannot load", "a tensor is missing"),
         ("die-load", "the worker", "killed by SIGKILL"),
+        ("other-version", "cannot use the worker (pid ", "it is of pagewire 1.0.0, and the engine core of "),
     ],
 )
 def test_a_worker_that_does_not_start(
@@ -348,8 +349,17 @@ def test_a_group_has_the_blocks_that_all_ranks_have(
     ("fault", "what", "why"),
     [
         ("refuse@1", "cannot start", "no torch"),
-        ("fail-load@1", "cannot load", "a tensor is missing"),
+        (
+            "fail-load@1",
+            "cannot load",
+            r"^cannot load: rank 1 of the worker \(pid \d+\): a tensor is missing$",
+        ),
         ("die-load@1", "rank 1 of the worker", "killed by SIGKILL"),
+        (
+            "other-version@1",
+            "cannot use rank 1 of the worker (pid ",
+            "it is of pagewire 1.0.0, and the engine",
+        ),
         ("other-model@1", "disagree", "rank 0 has Fake .* rank 1 has Other"),
     ],
 )

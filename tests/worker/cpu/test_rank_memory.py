@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.api import RankLink
+from kernels.cpu.runtime.rank_link import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1.worker_pb2 import Initialize
 from tests.patience import PATIENCE_S

@@ -8,7 +8,7 @@ import pytest
 from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult
 from worker.channel import EngineGone
 from worker.cpu.rank_memory import Ranks
-from worker.cpu.rank_runner import RankRunner
+from worker.cpu.rank_runner import RankRunner, of_rank
 from worker.loop import StepRunner, never
 
 RESULT = StepResult(step=3, token_ids=b"1234", started_ns=5, duration_us=6, forward_us=7, sample_counts=b"x")
@@ -50,6 +50,12 @@ def test_a_step_that_fails_on_one_rank_ends_the_group():
     with pytest.raises(MemoryError):
         made.launch(StepPlan())
     ranks.abort.assert_called_once_with()
+
+
+def test_a_worker_that_is_alone_waits_for_no_rank():
+    runner, ranks = mock.Mock(StepRunner), mock.Mock(Ranks)
+    assert of_rank(runner, None) is runner
+    assert isinstance(of_rank(runner, ranks), RankRunner) and ranks.on_wait is None
 
 
 def test_ranks_leave_a_core_together():

@@ -57,9 +57,10 @@ def test_a_group_of_one():
         check_group(0, worker_pb2.Initialize(tensor_parallel_size=1), device)
 
 
-def test_a_group_on_a_cpu():
+@pytest.mark.parametrize("device", ["cpu", "simulated"])
+def test_a_group_of_two(device: str):
     for rank in (0, 1):
-        check_group(rank, worker_pb2.Initialize(tensor_parallel_size=2), "cpu")
+        check_group(rank, worker_pb2.Initialize(tensor_parallel_size=2), device)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,6 @@ def test_a_group_on_a_cpu():
         (1, {"tensor_parallel_size": 1}, "cpu", "--rank 0"),
         (2, {"tensor_parallel_size": 2}, "cpu", "--rank 0 to 1"),
         (0, {"tensor_parallel_size": 2}, "cuda", "--device cpu"),
-        (1, {"tensor_parallel_size": 2}, "simulated", "--device cpu"),
         (0, {"tensor_parallel_size": 2, "speculation": worker_pb2.Speculation()}, "cpu", "--speculate"),
         (0, {"tensor_parallel_size": 2, "max_loras": 8}, "cpu", "leave them out"),
         (0, {"tensor_parallel_size": 2, "load_format": "dummy"}, "cpu", "use a checkpoint"),

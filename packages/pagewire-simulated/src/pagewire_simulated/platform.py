@@ -4,7 +4,10 @@ missing."""
 import logging
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
+from kernels.cpu.runtime.rank_link import RankLink
+from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
@@ -16,14 +19,15 @@ from pagewire_simulated.roofline import Roofline
 from pagewire_simulated.tokens import TokenSource
 from pagewire_simulated.weights import WeightCounts, count_weights
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
+from worker.cpu.rank_memory import join, model_digest
 from worker.exactness import Exactness
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.host_blocks import choose_num_host_blocks, requested_blocks
-from worker.platforms.base import LoadedModel, LoadPlan, Platform
+from worker.platforms.base import LoadedModel, LoadPlan, Platform, Report
 from worker.speculation.options import make_speculator
-from worker.startup.checks import check_quantization, refuse_fast_matmul
+from worker.startup.checks import check_quantization, check_split, refuse_fast_matmul
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +69,25 @@ class SimulatedPlatform(Platform[SimulatedBackend]):
                 "simulate another model, or use --device cpu",
             )
         dtype = config.dtype or DEFAULT_DTYPE if asked in ("", "auto") else asked
+        check_split(config, plan.ranks, "")
+        if plan.ranks > 1:
+            self.join(plan.initialize, plan.report)
         weights = count_weights(config)
-        facts = Exactness("simulated"), dtype, "", weights.total * DTYPE_BYTES[dtype]
-        return SimulatedModel(plan, *facts, weights, Faults(self.worker), self._clock)
+        facts = Exactness("simulated"), dtype, "", weights.total * DTYPE_BYTES[dtype] // plan.ranks
+        return SimulatedModel(plan, *facts, weights, Faults(self.worker), self._clock, self.worker.rank)
+
+    def join(self, initialize: worker_pb2.Initialize, report: Report) -> None:
+        """Waits until all ranks of the tensor-parallel group are here and are found alike. Raises
+        StartupError."""
+        self.ranks = join(initialize, self.worker.rank, report, RankLink.plain)
+        self.ranks.check_equal(
+            {
+                "pagewire": __version__,
+                "profile": initialize.profile,
+                "dtype": initialize.dtype,
+                "model": model_digest(Path(initialize.model_path)),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -77,14 +97,14 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
     weights: WeightCounts
     faults: Faults
     clock: Clock
+    rank: int
 
     def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[SimulatedBackend]:
         plan, config, initialize = self.plan, self.plan.config, self.plan.initialize
-        profile, value_bytes = find_profile(initialize.profile), DTYPE_BYTES[self.dtype_name]
-        block_bytes = self._block_bytes
-        num_blocks = choose_num_blocks(
-            initialize, plan.max_model_len, profile, self.weight_bytes, block_bytes
-        )
+        profile = find_profile(initialize.profile).times(plan.ranks)
+        value_bytes, block_bytes = DTYPE_BYTES[self.dtype_name], self._block_bytes
+        weight_bytes = self.weights.total * value_bytes
+        num_blocks = choose_num_blocks(initialize, plan.max_model_len, profile, weight_bytes, block_bytes)
         num_host_blocks = choose_num_host_blocks(initialize.swap_space_bytes, block_bytes, available=math.inf)
         host_link = HostLink(num_host_blocks, block_bytes / profile.host_bandwidth)
         roofline = Roofline(config, self.weights, value_bytes, profile)
@@ -115,7 +135,7 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
             sleep_precisely()
 
     def cache_bytes(self, executor: StepExecutor[SimulatedBackend]) -> int:
-        return executor.rows.cache_blocks * self._block_bytes
+        return executor.rows.cache_blocks * self._block_bytes // self.plan.ranks
 
     def swap_us_per_block(self, executor: StepExecutor[SimulatedBackend]) -> float:
         return 1e6 * executor.backend.host_link.seconds_per_block
@@ -126,8 +146,13 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
 
     def finish(self, executor: StepExecutor[SimulatedBackend], ready: worker_pb2.Ready) -> None:
         ready.depends_on_prompt_len = False  # no key is computed, of a rotation or otherwise
-        profile = find_profile(self.plan.initialize.profile)
-        logger.info("simulating %s in %s on %s", ready.model.architecture, self.dtype_name, profile.name)
+        logger.info(
+            "%ssimulating %s in %s on %s",
+            f"rank {self.rank} of {self.plan.ranks}: " if self.plan.ranks > 1 else "",
+            ready.model.architecture,
+            self.dtype_name,
+            find_profile(self.plan.initialize.profile).name,
+        )
 
 
 def kv_token_bytes(model: ModelConfig, value_bytes: int) -> int:

@@ -1,7 +1,7 @@
 """The machines that can be simulated."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagewire.errors import StartupError
 
@@ -21,6 +21,17 @@ class Profile:
     """Bytes per second between the KV cache and host memory, one way at a time."""
     layer_overhead: float
     """Seconds per layer that a step takes beyond those two: launches, and gaps between them."""
+
+    def times(self, size: int) -> "Profile":
+        """Returns so many of these machines, which divide a model evenly. What they exchange takes no
+        time."""
+        return replace(
+            self,
+            bandwidth=size * self.bandwidth,
+            peak=size * self.peak,
+            memory=size * self.memory,
+            host_bandwidth=size * self.host_bandwidth,
+        )
 
 
 H200 = Profile(

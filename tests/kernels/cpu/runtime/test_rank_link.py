@@ -7,20 +7,40 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kernels.api import RankLink
+from kernels.cpu.runtime.plain_rank_exchange import PlainExchange
+from kernels.cpu.runtime.rank_link import RankLink
 
-pytestmark = pytest.mark.cpu_kernels
 CAPACITY = 4096
-Missing = Callable[[int], None]
+Make = Callable[[int], list[RankLink]]
 
 
 def wait(rank: int) -> None:
     """The other one comes."""
 
 
-def make_links(size: int) -> list[RankLink]:
+def make_kind(request: pytest.FixtureRequest, size: int) -> list[RankLink]:
     memory = mmap.mmap(-1, RankLink.num_bytes(size, CAPACITY))
-    return [RankLink(memory, rank, size, CAPACITY) for rank in range(size)]
+    plain = {
+        "compiled": [False] * size,
+        "plain": [True] * size,
+        "both": [rank % 2 == 1 for rank in range(size)],
+    }
+    return [
+        RankLink(memory, rank, size, CAPACITY, PlainExchange() if is_plain else None)
+        for rank, is_plain in enumerate(plain[request.param])
+    ]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("compiled", marks=pytest.mark.cpu_kernels),
+        "plain",
+        pytest.param("both", marks=pytest.mark.cpu_kernels),
+    ]
+)
+def make_links(request: pytest.FixtureRequest) -> Make:
+    """The ends of so many ranks, which exchange by compiled code, without, or every other one of them."""
+    return lambda size: make_kind(request, size)
 
 
 def on_each(links: list[RankLink], work: Callable[[RankLink], None]) -> None:
@@ -43,7 +63,7 @@ def on_each(links: list[RankLink], work: Callable[[RankLink], None]) -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("count", [0, 1, CAPACITY - 1, CAPACITY, 3 * CAPACITY + 5])
-def test_each_rank_gets_the_parts_of_all(size: int, count: int):
+def test_each_rank_gets_the_parts_of_all(size: int, count: int, make_links: Make):
     """In exchange after exchange, also where a part is larger than a buffer."""
 
     def part(rank: int, turn: int) -> torch.Tensor:
@@ -60,7 +80,7 @@ def test_each_rank_gets_the_parts_of_all(size: int, count: int):
     on_each(make_links(size), work)
 
 
-def test_a_missing_rank_is_named_and_what_that_raises_ends_the_wait():
+def test_a_missing_rank_is_named_and_what_that_raises_ends_the_wait(make_links: Make):
     first, *_ = make_links(4)
     named: list[int] = []
 
@@ -74,7 +94,7 @@ def test_a_missing_rank_is_named_and_what_that_raises_ends_the_wait():
     assert named == [1, 1, 1]
 
 
-def test_an_exchange_that_one_rank_never_begins_is_forgotten_with_its_epoch():
+def test_an_exchange_that_one_rank_never_begins_is_forgotten_with_its_epoch(make_links: Make):
     first, other = make_links(2)
 
     def leave(rank: int) -> None:
@@ -91,14 +111,14 @@ def test_an_exchange_that_one_rank_never_begins_is_forgotten_with_its_epoch():
     on_each([first, other], lambda link: link.exchange(0, 0, 0, wait))
 
 
-def test_a_rank_that_has_left_behind_the_exchange_is_not_missed():
+def test_a_rank_that_has_left_behind_the_exchange_is_not_missed(make_links: Make):
     first, other = make_links(2)
     on_each([first, other], lambda link: link.exchange(0, 0, 0, wait))
     other.end_epoch()
     assert not first.has_left(1)
 
 
-def test_what_a_rank_says_of_itself():
+def test_what_a_rank_says_of_itself(make_links: Make):
     first, other = make_links(2)
     assert (other.pid_of(0), other.aborting_rank) == (0, -1)
     first.tell_pid(1234)

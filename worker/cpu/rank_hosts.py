@@ -147,5 +147,5 @@ def _bytes_at(address: int, count: int) -> torch.Tensor:
 
 
 def _line(error: Exception) -> str:
-    """Returns the first line of a message, which may go on with a stack."""
-    return str(error).partition("\n")[0]
+    """Returns the first sentence of a message, which may go on with advice and a stack."""
+    return str(error).partition("\n")[0].partition(". ")[0]

@@ -99,6 +99,8 @@ def run(config: WorkerConfig, status: Status | None = None) -> int:
         channel.close(0)
         code = 0
     context.term()
+    if meeting is not None and meeting.abandoned is not None:
+        os._exit(code)
     return code
 
 

@@ -18,6 +18,9 @@ class Meeting:
         self.address, self.is_core_lost = address, is_core_lost
         self.host = socket.gethostname()
         """Name of this host."""
+        self.abandoned: object = None
+        """Connections on which an exchange waits that may never end, as would the destructor; None: none
+        does."""
         try:
             self._listening = _listen(address) if rank == 0 else None
         except OSError as error:

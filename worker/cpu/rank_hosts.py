@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore, Work
 
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -82,22 +82,29 @@ class HostRanks(RankPeers):
 
     def exchange(self, source: int, count: int, target: int) -> None:
         assert self._gloo is not None
-        part, parts = _bytes_at(source, count), _bytes_at(target, count * self.size)
+        part = _bytes_at(source, count).clone()  # an exchange that is abandoned goes on with its own memory
+        parts = torch.empty(count * self.size, dtype=torch.uint8)
         self._since = 0.0
         try:
             work = self._gloo._allgather_base(parts, part)  # type: ignore[attr-defined]
+            self._finish(work)
+        except RuntimeError as error:
+            raise RankGone(f"rank {self.rank} of the worker has lost another one: {_line(error)}") from error
+        _bytes_at(target, count * self.size).copy_(parts)
+
+    def _finish(self, work: Work) -> None:
+        """Raises RuntimeError where a connection has ended; RankGone."""
+        try:
             while not work.is_completed():
                 try:
                     work.wait(timedelta(seconds=_LOOK_S))
                 except RuntimeError:  # also where no more than this time has passed
                     self._look("other ranks", DEADLINE_S)
             work.wait()
-        except RankGone:
-            # Or its destructor would wait for the exchange, which may never end.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
+        except BaseException:
+            if not work.is_completed():
+                self._meeting.abandoned = self._gloo
             raise
-        except RuntimeError as error:
-            raise RankGone(f"rank {self.rank} of the worker has lost another one: {_line(error)}") from error
 
     def begin_step(self) -> None:
         """A plan that some ranks have got alone is begun, and ends with the group."""
@@ -140,5 +147,5 @@ def _bytes_at(address: int, count: int) -> torch.Tensor:
 
 
 def _line(error: Exception) -> str:
-    """Returns the first line of a message, which may go on with a stack."""
-    return str(error).partition("\n")[0]
+    """Returns the first sentence of a message, which may go on with advice and a stack."""
+    return str(error).partition("\n")[0].partition(". ")[0]

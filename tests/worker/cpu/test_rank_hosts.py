@@ -76,7 +76,7 @@ def test_ranks_that_are_not_alike_are_named_with_their_hosts():
 def test_a_wait_ends_with_the_core():
     """In an exchange, before a step, and before all ranks are here; and no group is adopted."""
     lost: list[bool] = []
-    first, _ = join_all(2, lambda: bool(lost))
+    first, other = join_all(2, lambda: bool(lost))
     first.begin_step()
     with pytest.raises(RankGone, match="rank 0 of the worker ends with its engine core"):
         first.leave_core()
@@ -85,16 +85,22 @@ def test_a_wait_ends_with_the_core():
         first.check_equal({})
     with pytest.raises(EngineGone):
         first.begin_step()
+    assert first._meeting.abandoned is not None, "its destructor would wait for the exchange"
+    lost.clear()
+    other.check_equal({})
+    assert other._meeting.abandoned is None
     meeting = Meeting(0, "127.0.0.1", lambda: True)
     with pytest.raises(RankGone, match="ends with its engine core"):
         join_hosts(Initialize(tensor_parallel_size=2, group_name="test"), 0, meeting, ignore)
 
 
 def test_no_wait_is_without_an_end(monkeypatch: pytest.MonkeyPatch):
-    first, _ = join_all(2)
+    first, other = join_all(2)
     monkeypatch.setattr(rank_hosts, "DEADLINE_S", 0.0)
     with pytest.raises(RankGone, match="rank 0 of the worker has waited 0 s for other ranks"):
         first.check_equal({})
+    monkeypatch.undo()
+    other.check_equal({})
     monkeypatch.setattr(rank_hosts, "JOIN_S", 0.0)
     meeting = Meeting(0, "127.0.0.1", never)
     with pytest.raises(RankGone, match="rank 0 of the worker has waited 0 s for rank 1"):
@@ -110,10 +116,12 @@ def test_a_wait_is_reported_while_ranks_load(monkeypatch: pytest.MonkeyPatch):
         reports.append(what)
         lost.append(True)
 
-    first, _ = join_all(2, lambda: bool(lost))
+    first, other = join_all(2, lambda: bool(lost))
     first.on_wait = report
     with pytest.raises(RankGone):
         first.check_equal({})
+    lost.clear()
+    other.check_equal({})
     assert reports == ["other ranks"]
 
 

@@ -19,7 +19,7 @@ SAMPLED = SamplingParams(temperature=1.0, seed=1234, max_tokens=24, ignore_eos=T
 
 
 def test_the_processes_are_three(demo: Service):
-    found = {role: len(pids) for role, pids in services.processes(demo.pid).items()}
+    found = {role: len(pids) for role, pids in services.settled(demo.pid).items()}
     readers = found.pop("reader")  # the frontend's children for large prompts, and what forks them
     assert readers >= 1 and found == {"engine": 1, "frontend": 1, "worker": 1}
 

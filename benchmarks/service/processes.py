@@ -36,9 +36,10 @@ def by_role(supervisor: int) -> dict[str, list[int]]:
     run no command of ours are left out."""
     found: dict[str, list[int]] = {}
     for pid in below(supervisor).keys() - {supervisor}:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"pagewire" in words and (command := command_of(pid)):  # others compile kernels
-            found.setdefault(command, []).append(pid)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"pagewire" in words and (command := command_of(pid)):  # others compile kernels
+                found.setdefault(command, []).append(pid)
     return {role: sorted(pids) for role, pids in found.items()}
 
 

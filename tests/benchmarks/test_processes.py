@@ -1,11 +1,24 @@
 """What the kernel reports about processes."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
-from benchmarks.service.processes import context_switches, processor_seconds
+import pytest
+
+from benchmarks.service import processes
+from benchmarks.service.processes import by_role, context_switches, processor_seconds
+
+
+def test_a_process_that_has_just_ended_has_no_role(monkeypatch: pytest.MonkeyPatch):
+    """Those that compile kernels come and go."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    monkeypatch.setattr(processes, "below", lambda supervisor: {supervisor: [], ended.pid: []})
+    assert by_role(os.getpid()) == {}
 
 
 def test_context_switches_are_those_of_all_threads(tmp_path: Path):

@@ -138,6 +138,13 @@ def processes(pid: int) -> dict[str, list[int]]:
     return found
 
 
+def settled(pid: int, readers: int = 1) -> dict[str, list[int]]:
+    """Returns the living descendants of a process by pagewire command, once so many have named themselves
+    readers: what a frontend has forked has its name until it runs."""
+    wait_until(lambda: len(processes(pid).get("reader", [])) >= readers)
+    return processes(pid)
+
+
 def metric(facts: Mapping[str, str], name: str) -> list[float]:
     """Returns the values of a metric, of each process that has it. facts: of the ready line."""
     with urllib.request.urlopen(f"http://{facts['http']}/metrics") as answer:
@@ -183,13 +190,15 @@ def _read(path: str) -> bytes:
 
 @contextlib.contextmanager
 def all_die(pids: list[int]) -> Iterator[None]:
-    """Fails unless these processes end soon after the block."""
+    """Fails unless these processes end soon after the block. Some may have ended since they were listed."""
     with contextlib.ExitStack() as stack:
-        descriptors = [os.pidfd_open(pid) for pid in pids]
-        for descriptor in descriptors:
-            stack.callback(os.close, descriptor)
+        descriptors: dict[int, int] = {}
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                descriptors[pid] = os.pidfd_open(pid)
+                stack.callback(os.close, descriptors[pid])
         yield
-        for pid, descriptor in zip(pids, descriptors, strict=True):
+        for pid, descriptor in descriptors.items():
             assert select.select([descriptor], [], [], PATIENCE_S)[0], f"process {pid} lives on"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pagewire import cli
+from pagewire import Client, cli
 from pagewire.errors import PagewireError
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc, prompt_pb2
@@ -258,15 +258,20 @@ def test_what_operators_see(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_stream_survives_deaths(folder: Path, victim: str) -> None:
     """Whatever takes over loads what the stream needs, and knows the names."""
     digest = write_adapter(folder / "kept", b"k")
-    with services.start(device="simulated", profile="cpu", lora_folder=str(folder)) as service:
+    slowly = {"profile": "cpu", "worker_fault": ("slow-factor=20",)}  # it is not over before the kill
+    with services.start(device="simulated", lora_folder=str(folder), **slowly) as service:
         calls = Calls(service.address)
         calls.load("named", source="kept")
-        stream = calls.generation.Generate(calls.request(300, adapter="named"), timeout=PATIENCE_S)
-        received = []
+        stream = calls.generation.Generate(calls.request(100, adapter="named"), timeout=PATIENCE_S)
+        received: list[int] = []
+        killed: list[int] = []
         for message in stream:
             received += [token for each in message.sequences for token in each.token_ids]
-            if len(received) > 20 and victim:
-                os.kill(services.processes(service.pid)[victim][0], signal.SIGKILL)
-                victim = ""
-        assert received == expected(digest, 300) and not victim
+            if len(received) > 20 and not killed:
+                killed = services.processes(service.pid)[victim]
+                os.kill(killed[0], signal.SIGKILL)
+        assert received == expected(digest, 100) and killed
+        services.wait_until(lambda: services.are_back(service, victim, killed))
+        with Client(service.address) as client:
+            client.wait_ready(PATIENCE_S)
         assert calls.tokens(adapter="named") == expected(digest, 12)

@@ -189,9 +189,10 @@ def test_a_batch_survives_the_death_of_any_process(mortal: tuple[LLM, list[Gener
 
         killer = threading.Thread(target=kill)
         killer.start()
-        answers = llm.generate(BATCH, BATCH_PARAMS, progress=False, cache_salt=f"death of {victim}")
+        while killer.is_alive():  # on a busy machine it may see none of the first batch
+            answers = llm.generate(BATCH, BATCH_PARAMS, progress=False, cache_salt=f"death of {victim}")
+            assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
         killer.join()
-    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
 
 
 def test_the_end_of_the_service_ends_the_batch():

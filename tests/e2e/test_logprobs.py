@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ WILD = SamplingParams(
     seed=11, n=3, max_tokens=10, ignore_eos=True, text=False, logprobs=3,
 )  # fmt: skip
 """Whatever all this does to the choice, values are the model's own."""
+LONG = replace(WILD, max_tokens=45)
+"""Of the first prompt: its three outputs fill more than the 16 blocks of the small pools, whatever else runs,
+so that one of them is preempted."""
 
 FLAGS: list[Any] = [
     pytest.param({"max_num_batched_tokens": 13, "scheduling": "ahead"}, id="in chunks, one step ahead"),
@@ -91,7 +95,7 @@ async def all_at_once(address: str, start: int) -> list[Generation]:
             *(
                 client.generate(
                     prompt,
-                    WILD,
+                    WILD if place else LONG,
                     prompt_logprobs=place % 3,
                     prompt_logprobs_start=min(start, len(prompt) - 1),
                 )
@@ -114,12 +118,12 @@ def test_output_and_prompt(checkpoint: Path, flags: dict[str, Any]) -> None:
                 known = [score for score in result.prompt_logprobs if score is not None]
                 reference.check(prompt, max(start, 1), known, place % 3)
                 for output in result.outputs:
-                    assert len(output.logprobs) == len(output.token_ids) == 10
+                    assert len(output.logprobs) == len(output.token_ids) == (10 if place else 45)
                     reference.check(prompt + output.token_ids, len(prompt), output.logprobs, 3)
                     total = sum(score.logprob for score in output.logprobs)
                     assert output.cumulative_logprob == pytest.approx(total)
         with Client(service.address) as client:
-            assert services.is_idle(client)
+            services.wait_until(lambda: services.is_idle(client))
             assert ("num_blocks" in flags) == (services.rank_load(client).preemptions > 0)
 
 
@@ -156,7 +160,7 @@ def test_continuations(checkpoint: Path, generous: Client) -> None:
     prompt, texts = prompts()[3], [" the", "tion", " a cat", "!"]
     scores = generous.score_continuations(prompt, texts, token_logprobs=True)
     again = generous.score_continuations(prompt, texts)
-    assert services.is_idle(generous)
+    services.wait_until(lambda: services.is_idle(generous))
     for text, score, repeated in zip(texts, scores, again, strict=True):
         tokens = generous.tokenize(text).token_ids
         logits = reference.logits(prompt + tokens)[len(prompt) - 1 : -1]
@@ -200,7 +204,7 @@ def test_a_prompt_that_fills_the_context(checkpoint: Path, flags: dict[str, Any]
         with pytest.raises(InvalidArgument, match=r"stopping\.max_tokens: must be at least 1"):
             client.generate(prompt[:5], max_tokens=0, beam_search=BeamSearch(2))
         assert client.generate(prompt[:47], max_tokens=1, ignore_eos=True).outputs[0].token_ids
-        assert services.is_idle(client)
+        services.wait_until(lambda: services.is_idle(client))
 
 
 def test_what_the_demo_model_knows(client: Client) -> None:

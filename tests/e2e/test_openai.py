@@ -147,7 +147,7 @@ def test_tritonclient_has_the_same_text(service: Service):
     found = json.loads(done.stdout)
     with Client(service.address) as client:
         expected = client.generate(PROMPT, max_tokens=24, temperature=0).text
-    assert found["text"] == expected == "".join(found["parts"]) and len(found["parts"]) > 1
+    assert found["text"] == expected == "".join(found["parts"])
     assert (found["live"], found["server"], found["platform"]) == (True, "pagewire", "pagewire")
     assert found["error"].startswith("max_tokens: ")
 
@@ -157,7 +157,9 @@ def test_the_console_shows_what_the_engine_does(service: Service, api: openai.Op
     found: dict[str, Any] = {}
 
     def see() -> bool:
-        """Whether the request still ran when the page had both."""
+        """Whether the request still ran when the page had both, and no other one."""
+        with Client(service.address) as client:
+            services.wait_until(lambda: services.is_idle(client))
         stream = api.completions.create(
             model="demo", prompt=PROMPT, max_tokens=100_000, stream=True, extra_body={"ignore_eos": True}
         )

@@ -48,6 +48,11 @@ def members(runtime: Path) -> dict[int, str]:
     return found
 
 
+def wait_until_it_is_whole(runtime: Path) -> None:
+    """Neither less nor more. A reader has the name of the frontend that forked it until it runs."""
+    services.wait_until(lambda: sorted(members(runtime).values()) == sorted([*WHOLE, "serve"]))
+
+
 def wait_until_nothing_is_left(runtime: Path) -> None:
     services.wait_until(lambda: not members(runtime))
 
@@ -68,7 +73,7 @@ def test_nothing_survives_the_supervisor(serve: Start, folder: str, stopped: tup
     """Also where some of them were stopped before."""
     service = serve(folder, *FLAGS)
     service.wait_ready()
-    assert sorted(members(service.runtime).values()) == sorted([*WHOLE, "serve"])
+    wait_until_it_is_whole(service.runtime)
     send(service.runtime, stopped, signal.SIGSTOP)
     service.process.kill()
     wait_until_nothing_is_left(service.runtime)
@@ -90,13 +95,14 @@ def test_a_service_loses_one_and_is_whole_again(
     """Neither less than before, nor more. A worker is adopted by the next core, unless it does not answer."""
     service = serve(folder, *FLAGS, "--hang-timeout=1.5")
     address = service.wait_ready()["address"]
+    wait_until_it_is_whole(service.runtime)
     before = members(service.runtime)
     send(service.runtime, stopped, signal.SIGSTOP)
     lost = [pid for pid, command in before.items() if command == victim]
     with services.all_die([pid for pid, command in before.items() if command in goes_with_it]):
         for pid in lost:
             os.kill(pid, signal.SIGKILL)
-    services.wait_until(lambda: sorted(members(service.runtime).values()) == sorted([*WHOLE, "serve"]))
+    wait_until_it_is_whole(service.runtime)
     with Client(address) as client:
         client.wait_ready(services.PATIENCE_S)
         assert len(client.generate([20, 30], max_tokens=5, ignore_eos=True).token_ids) == 5
@@ -109,10 +115,12 @@ def test_a_core_dies_while_no_process_can_replace_it(serve: Start, folder: str):
     service = serve(folder, *FLAGS)
     service.wait_ready()
     (worker,) = [pid for pid, command in members(service.runtime).items() if command == "worker"]
+    (core,) = [pid for pid, command in members(service.runtime).items() if command == "engine"]
     service.process.send_signal(signal.SIGSTOP)
-    send(service.runtime, ("engine",), signal.SIGKILL)
+    os.kill(core, signal.SIGKILL)
     service.process.send_signal(signal.SIGCONT)
-    services.wait_until(lambda: sorted(members(service.runtime).values()) == sorted([*WHOLE, "serve"]))
+    services.wait_until(lambda: core not in members(service.runtime))
+    wait_until_it_is_whole(service.runtime)
     assert worker in members(service.runtime)
     service.process.kill()
     wait_until_nothing_is_left(service.runtime)

@@ -87,4 +87,4 @@ def test_greedy_tokens_are_those_of_transformers(checkpoint: Path, expected: lis
         assert asyncio.run(all_at_once(service.address)) == expected
         assert asyncio.run(all_at_once(service.address)) == expected, "with a warm prefix cache"
         with Client(service.address) as client:
-            assert services.is_idle(client)
+            services.wait_until(lambda: services.is_idle(client))

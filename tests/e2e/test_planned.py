@@ -51,11 +51,14 @@ def pagewire(*words: str) -> str:
 def test_draining_and_resuming_on_the_command_line():
     """The workers stand still meanwhile, so that the stream does not end before the command has started, and
     are not taken for hung."""
-    flags = {"device": "simulated", "profile": "cpu", "hang_timeout": 0.0}
-    with services.start(**flags) as service, Client(service.address) as client:
+    slowly = {"profile": "cpu", "worker_fault": ("slow-factor=20",)}  # it is not over before they stand
+    with (
+        services.start(device="simulated", hang_timeout=0.0, **slowly) as service,
+        Client(service.address) as client,
+    ):
+        workers = services.processes(service.pid)["worker"]
         with client.stream([5, 9], max_tokens=900, ignore_eos=True) as stream:
             next(stream)
-            workers = services.processes(service.pid)["worker"]
             for worker in workers:
                 os.kill(worker, signal.SIGSTOP)
             shown = pagewire("drain", f"--address={service.address}")

@@ -130,7 +130,8 @@ def test_the_load_tells_the_hit_rate(cached: Client):
 
 
 def stored_hashes(key: str) -> list[int]:
-    """Hashes of the blocks of one prompt, as a new service with this key tells them."""
+    """Hashes of the blocks of one prompt, as a new service with this key tells them. Its one token fills no
+    block, so that what comes is of the prompt alone, however late it is read."""
     flags = {"device": "simulated", "vllm_engine": True, "prefix_cache_key": key}
     with (
         services.start(**flags) as service,
@@ -138,9 +139,9 @@ def stored_hashes(key: str) -> list[int]:
         grpc.insecure_channel(service.address) as channel,
     ):
         stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
-        batches = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+        batches = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=services.PATIENCE_S)
         next(batches)  # what the cache holds: nothing
-        client.generate(list(range(16, 16 + 3 * BLOCK)), GREEDY)
+        client.generate(list(range(16, 16 + 3 * BLOCK)), GREEDY, max_tokens=1)
         (event,) = next(batches).events
         batches.cancel()
     return [block.block_hash for block in event.stored.blocks]

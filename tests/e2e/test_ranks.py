@@ -123,6 +123,19 @@ async def stream_all(address: str, disturb: Callable[[], None] | None = None) ->
         return received
 
 
+def wait_until_it_is_whole(group: Service) -> None:
+    """Waits until a core and its ranks answer, and nothing runs: streams may have ended before their core."""
+
+    def is_whole() -> bool:
+        found = services.processes(group.pid)
+        return [len(found.get(name, [])) for name in ("engine", "worker")] == [1, 2]
+
+    services.wait_until(is_whole)
+    with Client(group.address) as client:
+        client.wait_ready(services.PATIENCE_S)
+        services.wait_until(lambda: services.is_idle(client))
+
+
 @pytest.fixture(scope="module")
 def expected(group: Service) -> list[list[int]]:
     return asyncio.run(stream_all(group.address))
@@ -133,6 +146,7 @@ def test_a_core_is_killed_and_its_ranks_are_adopted(group: Service, expected: li
     (core,) = before["engine"]
     with services.all_die([core]):
         assert asyncio.run(stream_all(group.address, lambda: os.kill(core, signal.SIGKILL))) == expected
+    wait_until_it_is_whole(group)
     assert services.processes(group.pid)["worker"] == before["worker"]
 
 
@@ -147,9 +161,7 @@ def test_a_rank_ends_and_the_group_is_replaced(
     assert len(ranks) == 2
     with services.all_die([*ranks, *before["engine"]]):
         assert asyncio.run(stream_all(group.address, lambda: os.kill(ranks[rank], number))) == expected
-    with Client(group.address) as client:
-        client.wait_ready(services.PATIENCE_S)
-        services.wait_until(lambda: services.is_idle(client))
+    wait_until_it_is_whole(group)
 
 
 def test_a_core_and_a_rank_are_killed_together(group: Service, expected: list[list[int]]) -> None:
@@ -162,3 +174,4 @@ def test_a_core_and_a_rank_are_killed_together(group: Service, expected: list[li
 
     with services.all_die([*before["engine"], *before["worker"]]):
         assert asyncio.run(stream_all(group.address, kill)) == expected
+    wait_until_it_is_whole(group)

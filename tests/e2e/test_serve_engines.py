@@ -2,12 +2,23 @@
 
 import os
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 from pagewire import Client
 from tests.e2e import services
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=services.PATIENCE_S) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError as error:
+        with error:
+            assert error.code == 503
+        return False
 
 
 def test_a_stream_goes_on_after_the_core_of_other_frontends_was_killed(
@@ -21,7 +32,7 @@ def test_a_stream_goes_on_after_the_core_of_other_frontends_was_killed(
     frontend = services.Frontend(address)
     try:
         with Client(frontend.address) as client:
-            sampling = {"max_tokens": 60, "seed": 3, "temperature": 1.0, "ignore_eos": True}
+            sampling = {"max_tokens": 300, "seed": 3, "temperature": 1.0, "ignore_eos": True}
             expected = client.generate("1, 2, 3,", **sampling).text
             stream = client.stream("1, 2, 3,", **sampling)
             text = next(stream).text
@@ -29,7 +40,6 @@ def test_a_stream_goes_on_after_the_core_of_other_frontends_was_killed(
             os.kill(core, signal.SIGKILL)
             text += "".join(delta.text for delta in stream)
             assert text == expected
-        with urllib.request.urlopen(f"http://{facts['http'].removeprefix('http://')}/readyz") as answer:
-            assert answer.status == 200
+        services.wait_until(lambda: is_ready(f"http://{facts['http'].removeprefix('http://')}/readyz"))
     finally:
         frontend.close()

@@ -16,7 +16,7 @@ SIMULATED = "--device=simulated", "--profile=instant"
 
 
 def descendants(serve: Serve) -> dict[str, list[int]]:
-    found = services.processes(serve.process.pid)
+    found = services.settled(serve.process.pid)
     assert set(found) == {"engine", "frontend", "reader", "worker"}
     return found
 

@@ -94,7 +94,7 @@ def supply(context: Context, folder: Path, parent: Parent) -> Iterator[WorkerSup
     config = EngineConfig(
         parent_starts_worker=True,
         listen_workers=transport.workers_address(folder),
-        hang_timeout=1.5,
+        hang_timeout=2 * PATIENCE_S,
         device="simulated",
     )
     with StopSignal() as stop, contextlib.ExitStack() as stack:
@@ -177,6 +177,8 @@ def test_a_worker_that_cannot_be_adopted_is_ended(
 ) -> None:
     address = transport.workers_address(folder)
     answer = None if says == "nothing" else WorkerMessage(failed=Failed(what="cannot be adopted"))
+    if says == "nothing":
+        supply._config = replace(supply._config, hang_timeout=1.5)
     worker = Waiting(context, address, answer)
     assert adopt(supply, worker, address) is None
     assert worker.process.wait(PATIENCE_S) < 0

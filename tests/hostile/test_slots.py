@@ -18,6 +18,7 @@ from pagewire.v1 import model_pb2
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from tests.frontend.fakes import make_request, run_service, say, until
 from tests.hostile.test_frames import Http2, framed
+from tests.patience import PATIENCE_S
 from tests.stalled import StalledClient
 
 ALICE, BOB = Caller("alice"), Caller("bob")
@@ -175,8 +176,11 @@ def half_a_message(client: Http2, path: str) -> None:
     client.call(framed(bytes(10), length=1 << 20), end=False, _path=path)
 
 
-async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint, model, tmp_path):
+async def test_halves_of_health_checks_take_no_answer_from_the_others(
+    checkpoint, model, tmp_path, monkeypatch
+):
     """As many as there are slots, without a token, once stopped all health checks for 30 seconds."""
+    monkeypatch.setattr("frontend.grpc_services.RECEIVE_TIMEOUT_S", 2 * PATIENCE_S)
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens: []")
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
@@ -187,9 +191,9 @@ async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint
             await until(lambda: not slots.has_room(""))
             stub = health_pb2_grpc.HealthStub(service.channel)
             for _ in range(3):
-                answer = await stub.Check(health_pb2.HealthCheckRequest(service="unread"), timeout=10)
+                answer = await stub.Check(health_pb2.HealthCheckRequest(service="unread"), timeout=PATIENCE_S)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=10)
+            watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
             assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
             watching.cancel()
         await until(lambda: slots.has_room(""))

@@ -9,6 +9,7 @@ import pytest
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc import transport
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from tests.patience import PATIENCE_S
 from tests.worker.fakes import initialize, resolved_params
 from tests.worker.test_main import Core, WorkerThread, core
 
@@ -44,8 +45,8 @@ def next_token(number: int) -> worker_pb2.StepPlan:
 
 
 def succeed(core: Core) -> None:
-    """The core dies, and the next one binds its address."""
-    core.socket.close(linger=0)
+    """The core dies when all that it sent is on its way, and the next one binds its address."""
+    core.socket.close(linger=int(PATIENCE_S * 1000))
     while transport._is_served(core.address):  # closed by a thread of ZeroMQ
         time.sleep(0.001)
     core.socket = transport.bind_router(core.context, core.address)

@@ -1,6 +1,7 @@
 """`pagewire kv-events`: messages as vLLM writes them, in order, also for those that missed some."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -230,10 +231,12 @@ async def test_events_of_a_service_are_published(checkpoint) -> None:
 
 
 async def test_an_endpoint_that_cannot_be_had_is_named(caplog) -> None:
+    """The name is its own: that of another run on this machine would be taken."""
+    own = f"ipc://@pagewire-test-{os.getpid()}"
     with zmq.asyncio.Context() as context:
         with pytest.raises(UsageError, match="cannot listen on --endpoint udp://x"):
             Publisher(context, config(endpoint="udp://x"))
-        async with Publisher(context, config(endpoint="tcp://*:0", replay_endpoint="ipc://@pagewire-test")):
+        async with Publisher(context, config(endpoint="tcp://*:0", replay_endpoint=own)):
             assert "--endpoint tcp://*:0 is not on the loopback address" in caplog.text
             assert "--replay-endpoint" not in caplog.text
 

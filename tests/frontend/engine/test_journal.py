@@ -136,7 +136,7 @@ async def test_deadlines_shrink_by_the_time_that_has_passed():
     entry.request.prompt_logprobs.top_n = 1
     entry.sent -= 4
     again = journal.again(entry, 2)
-    assert 5.5 < again.deadline.ToMilliseconds() / 1000 <= 6 and again.age_us >= 4_000_000
+    assert 2 < again.deadline.ToMilliseconds() / 1000 <= 6 and again.age_us >= 4_000_000
     assert again.prompt_logprobs_start == 2 and not again.again, "it was not lost"
     sink.missing_prompt_logprobs = None
     assert not journal.again(entry, 3).HasField("prompt_logprobs")

@@ -1,6 +1,8 @@
 """Bounds of the HTTP port that hold while others are served: depth, heads, bodies and idle connections."""
 
 import json
+import resource
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -73,7 +75,18 @@ async def test_a_large_body_is_refused_by_its_length_or_as_it_comes(
         assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
 
-async def test_idle_connections_hold_up_nothing_and_end(run: Run, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """Enough for both ends of IDLE connections: many machines allow 1024 where nothing asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 3 * IDLE)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_idle_connections_hold_up_nothing_and_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch, descriptors: None
+):
     monkeypatch.setattr(server, "_KEEP_ALIVE_S", 1)
     async with run() as (service, client):
         idle = [await connect(service) for _ in range(IDLE)]

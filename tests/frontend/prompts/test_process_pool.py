@@ -141,12 +141,12 @@ def forking(checkpoint, **limits):
         yield partial(standby.fork, made.pid, orders)
     finally:
         orders.close()  # which ends it
-        assert made.wait(60) == 0
+        assert made.wait(PATIENCE_S) == 0
 
 
 async def test_a_forked_process_reads_what_a_thread_reads(model, checkpoint, monkeypatch):
     """As one that was started: also after it was killed, and it ends with its frontend."""
-    monkeypatch.setattr(standby, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(standby, "PATIENCE_S", PATIENCE_S)
     here = PromptReader(model.tokenizer, model.chat_template, 1)
     with forking(checkpoint) as fork:
         processes = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1), fork)
@@ -168,7 +168,7 @@ async def test_a_forked_process_reads_what_a_thread_reads(model, checkpoint, mon
 
 
 async def test_a_forked_process_has_the_same_limits(model, checkpoint, monkeypatch):
-    monkeypatch.setattr(standby, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(standby, "PATIENCE_S", PATIENCE_S)
     with forking(checkpoint, CPU_LIMIT=0.01) as fork:
         processes = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1), fork)
         there = PromptReader(model.tokenizer, model.chat_template, 1, processes)

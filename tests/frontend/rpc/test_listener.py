@@ -1,6 +1,7 @@
 """A listening socket is closed, and nothing else."""
 
 import asyncio
+import os
 import socket
 
 import grpc
@@ -72,8 +73,10 @@ async def test_a_listener_that_closes_meanwhile(monkeypatch: pytest.MonkeyPatch)
 
     def close_and_reuse(_: int) -> int:
         if not reused:
-            server.close()
-            reused.append(socket.socket())
+            other = socket.socket()
+            os.dup2(other.fileno(), server.detach(), inheritable=False)
+            other.close()
+            reused.append(socket.socket(fileno=number))
         return 0
 
     monkeypatch.setattr(shutdown, "_num_unaccepted", close_and_reuse)

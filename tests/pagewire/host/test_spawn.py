@@ -58,7 +58,7 @@ def test_children_die_with_a_parent_that_is_killed():
         assert parent.stdout is not None
         descriptor = os.pidfd_open(int(parent.stdout.readline()))
         parent.kill()
-    assert select.select([descriptor], [], [], 30)[0]
+    assert select.select([descriptor], [], [], PATIENCE_S)[0]
     os.close(descriptor)
 
 

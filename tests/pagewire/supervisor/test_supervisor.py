@@ -302,8 +302,9 @@ def test_what_a_standby_has_forked_ends_with_the_supervisor(serve):
 
 
 def test_a_standby_that_is_stopped_keeps_nothing_waiting(serve):
-    """It is passed over; the process is started as without standbys."""
-    service = serve("ready", "ready", standby=True)
+    """It is passed over; the process is started as without standbys. Nor is it replaced meanwhile, as a hung
+    one would be."""
+    service = serve("ready", "ready", "--hang-timeout=0", standby=True)
     first = service.facts()["engine_pid"]
     wait_until(lambda: len(standbys(service)) == 1)
     (stopped,) = standbys(service)

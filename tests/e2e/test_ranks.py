@@ -175,3 +175,26 @@ def test_a_core_and_a_rank_are_killed_together(group: Service, expected: list[li
     with services.all_die([*before["engine"], *before["worker"]]):
         assert asyncio.run(stream_all(group.address, kill)) == expected
     wait_until_it_is_whole(group)
+
+
+def test_standbys_fork_all_ranks_of_the_next_group(checkpoint: Callable[[str], Path]) -> None:
+    flags = {"no_standby": False, "resume_timeout": 2 * services.PATIENCE_S}
+    patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
+    with patience, start(checkpoint("llama"), 2, **flags) as service:
+        services.wait_until(lambda: services.have_standbys(service))
+        expected = asyncio.run(stream_all(service.address))
+        before = ranks_of(service)
+        with services.all_die(before):
+            assert (
+                asyncio.run(stream_all(service.address, lambda: os.kill(before[1], signal.SIGKILL)))
+                == expected
+            )
+        after = ranks_of(service)
+        assert len(after) == 2 and not {*before} & {*after}
+        for pid in after:
+            assert "--standby" in Path(f"/proc/{pid}/cmdline").read_text(), "it was not forked"
+
+
+def ranks_of(service: Service) -> list[int]:
+    """Which serve."""
+    return [pid for pid in services.processes(service.pid)["worker"] if not services.stands_by(pid)]

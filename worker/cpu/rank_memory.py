@@ -26,7 +26,7 @@ from worker.loop import RankGone
 
 JOIN_S = 120.0
 """Seconds that a rank waits for others to begin to load."""
-DEADLINE_S = 600.0
+DEADLINE_S = RankLink.DEADLINE_S
 """Seconds that a rank waits in one exchange, beyond the limit of the engine core's hang detection: a peer may
 be loading a large model."""
 _LOOK_S = 0.01
@@ -43,7 +43,8 @@ class Ranks:
 
     def __init__(self, link: RankLink, on_wait: Callable[[str, float], None]) -> None:
         """on_wait: see `on_wait`."""
-        self._link = link
+        self.link = link
+        link.on_failure = self._fail
         self._ends: dict[int, int] = {}  # a descriptor of each peer's process, and its rank
         self._watched = select.poll()
         self._since = self._reported = 0.0
@@ -53,11 +54,11 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        return self._link.rank
+        return self.link.rank
 
     @property
     def size(self) -> int:
-        return self._link.size
+        return self.link.size
 
     def watch(self, rank: int, pid: int) -> None:
         """Notices the end of a peer's process. Raises RankGone."""
@@ -66,38 +67,39 @@ class Ranks:
         except ProcessLookupError:
             raise self._gone(rank) from None
         self._ends[descriptor] = rank
+        self.link.watch(descriptor)
         self._watched.register(descriptor, select.POLLIN)
 
     def exchange(self, source: int, count: int, target: int) -> None:
         """Copies [count] bytes of each rank to a target [ranks, count]; see RankLink. Raises RankGone."""
         self._since = 0.0
-        self._link.exchange(source, count, target, self._look)
+        self.link.exchange(source, count, target, self._look)
 
     def begin_step(self) -> None:
         """Returns when all ranks have the plan of the next step. Raises EngineGone when one has lost the
         core without it: then no rank begins the step. Raises RankGone."""
         self._since = 0.0
-        self._link.exchange(0, 0, 0, self._look_for_the_core)
+        self.link.exchange(0, 0, 0, self._look_for_the_core)
 
     def leave_core(self) -> None:
         """Returns when all ranks know that the core is gone, and none begins a step of it. Raises
         RankGone."""
         self._since = 0.0
-        self._link.end_epoch()
-        while (missing := self._link.begin_epoch()) >= 0:
+        self.link.end_epoch()
+        while (missing := self.link.begin_epoch()) >= 0:
             self._look(missing)
             time.sleep(_LOOK_S)
 
     def abort(self) -> None:
         """Ends the group: this rank cannot continue."""
-        self._link.abort()
+        self.link.abort()
 
     def await_pids(self) -> None:
         """Waits until all ranks are here, and watches them. Raises StartupError, RankGone."""
-        self._link.tell_pid(os.getpid())
+        self.link.tell_pid(os.getpid())
         self._since = 0.0
         for rank in range(self.size):
-            while not (pid := self._link.pid_of(rank)):
+            while not (pid := self.link.pid_of(rank)):
                 self._look(rank)
                 if time.monotonic() - self._since > JOIN_S:
                     raise StartupError(_WHAT, f"rank {rank} has not come within {JOIN_S:.0f} s", _REMEDY)
@@ -110,22 +112,31 @@ class Ranks:
         that is waited for."""
         for descriptor, _ in self._watched.poll(0):
             raise self._gone(self._ends[descriptor])
-        failed = self._link.aborting_rank
+        failed = self.link.aborting_rank
         if failed >= 0 and failed != self.rank:
             raise RankGone(f"rank {failed} of the worker has failed, and rank {self.rank} ends with it")
         now = time.monotonic()
         if not self._since:
             self._since = self._reported = now
         if now - self._since > DEADLINE_S:
-            raise RankGone(f"rank {missing} of the worker has not come within {DEADLINE_S:.0f} s")
+            raise self._late(missing)
         if self.on_wait is not None and now - self._reported >= _REPORT_S:
             self._reported = now
             self.on_wait("other ranks", (now - self._since) / DEADLINE_S)
 
     def _look_for_the_core(self, missing: int) -> None:
-        if self._link.has_left(missing):
+        if self.link.has_left(missing):
             raise EngineGone
         self._look(missing)
+
+    def _fail(self, missing: int) -> None:
+        """Raises RankGone: an exchange of a program has failed."""
+        self._since = 0.0
+        self._look(missing)
+        raise self._late(missing)
+
+    def _late(self, rank: int) -> RankGone:
+        return RankGone(f"rank {rank} of the worker has not come within {DEADLINE_S:.0f} s")
 
     def _gone(self, rank: int) -> RankGone:
         return RankGone(f"rank {rank} of the worker is gone, and rank {self.rank} ends with it")

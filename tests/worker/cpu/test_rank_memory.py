@@ -16,6 +16,7 @@ import torch
 from kernels.api import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1.worker_pb2 import Initialize
+from tests.kernels.cpu.runtime.test_rank_exchange import exchange
 from tests.patience import PATIENCE_S
 from worker.channel import EngineGone
 from worker.cpu import rank_memory
@@ -101,6 +102,24 @@ def test_the_end_of_a_peer_is_noticed_and_named():
             ranks.leave_core()
     with pytest.raises(RankGone, match="rank 1"):
         ranks.watch(1, peer.pid)
+
+
+def test_a_program_that_has_failed_says_why():
+    """Whether a peer has ended, or has given up."""
+    own, found = torch.ones(1, 8, dtype=torch.uint8), torch.zeros(2, 8, dtype=torch.uint8)
+    ranks, _ = make_ranks()
+    ranks.link.check()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as peer:
+        ranks.watch(1, peer.pid)
+        peer.kill()
+        exchange(ranks.link, own, found, 2, 8)
+        with pytest.raises(RankGone, match="rank 1 of the worker is gone, and rank 0 ends with it"):
+            ranks.link.check()
+    first, other = make_ranks()
+    other.abort()
+    exchange(first.link, own, found, 2, 8)
+    with pytest.raises(RankGone, match="rank 1 of the worker has failed"):
+        first.link.check()
 
 
 def test_a_rank_that_fails_ends_the_wait_of_the_others():

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kernels.api import RankLink
 from worker.cpu.rank_memory import Ranks
 from worker.parallel import ParallelGroup
 
@@ -14,6 +15,10 @@ class ProcessGroup(ParallelGroup):
     """This process is a rank; see worker.cpu.rank_memory."""
 
     ranks: Ranks = field(kw_only=True)
+
+    @property
+    def link(self) -> RankLink:
+        return self.ranks.link
 
     def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """Raises RankGone."""

@@ -25,6 +25,7 @@ from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord, PairAdaptersRecor
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
+from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import GatherRecord
 from kernels.cpu.matmul.records import PackedRowsRecord
 from kernels.cpu.program.attention import (
@@ -37,13 +38,15 @@ from kernels.cpu.program.attention import (
 from kernels.cpu.program.buffers import ActivationBuffers
 from kernels.cpu.program.experts import RecordedOrder
 from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
+from kernels.cpu.program.ranks import RankRecords
 from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.adapters import StepAdapters
+from kernels.ops.sampling.columns import UNKNOWN
 from kernels.ops.states.spans import Spans
-from kernels.torch_ops import HeadNorm, Ops
+from kernels.torch_ops import HeadNorm, Ops, PairProducts, RankGroup, Shares
 from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
@@ -75,6 +78,7 @@ class RecordingOps(ProgramWriter):
         super().__init__(ops, blocks, most_tokens)
         self._ops = ops
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
+        self._ranks: RankRecords | None = None
         self._products: list[int] = []
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
         self._adapted: list[int] = []  # records that apply adapters to tokens
@@ -129,12 +133,15 @@ class RecordingOps(ProgramWriter):
         table: Any = None,
         factor: float = 1.0,
         number: int | None = None,
+        shares: Shares | None = None,
     ) -> torch.Tensor:
         """The result of a step with input embeddings, or with adapters of the lookup, is computed before the
         program runs, which then leaves out what would compute it."""
-        first = self.next_index
+        first, of_ranks = self.next_index, table is not None and shares is not None
         found = self.buffers.lasting((self.most_tokens, width), self.dtype)
-        if table is not None:
+        if table is not None and shares is not None:
+            found = self._embed_of_owners(table, shares, found)
+        elif table is not None:
             _check_unpadded(table)
             self.put(table.gather, table.rows_record(0, found.data_ptr()), row_grain(width))
         out = found if factor == 1 else self.scaled_add(found, None, factor, lasts=True)
@@ -146,7 +153,7 @@ class RecordingOps(ProgramWriter):
             return batch.input_embeddings is not None
 
         def write_records(batch: InputBatch, records: Records) -> None:
-            if table is not None:
+            if table is not None and not of_ranks:
                 records[first, _INDEXES] = batch.token_ids.data_ptr()
             if is_other(batch):
                 records[first:behind, ROWS] = 0
@@ -160,6 +167,59 @@ class RecordingOps(ProgramWriter):
         self.on_batch(write_records)
         self.on_run(copy_in, lambda batch: table is not None and not is_other(batch))
         return out
+
+    def _embed_of_owners(self, table: Any, shares: Shares, own: torch.Tensor) -> torch.Tensor:
+        """Puts the lookup of each token by the rank that has its row. own: buffer [M, E]."""
+        _check_unpadded(table)
+        ranks, width = self.ranks(shares.group), own.shape[1]
+        local, sources = ranks.find_owners(None, (self.most_tokens,), shares, 0)
+        self.put(table.gather, table.rows_record(local.data_ptr(), own.data_ptr()), row_grain(width))
+        return self.gather(ranks.exchange(own).flatten(0, 1), sources)
+
+    def ranks(self, group: RankGroup) -> RankRecords:
+        """Returns the records of what the ranks of the group exchange. Raises CannotRecord."""
+        if self._ranks is None:
+            self._ranks = RankRecords(self, group)
+        assert self._ranks.group is group
+        return self._ranks
+
+    def add_partials(
+        self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, group: RankGroup
+    ) -> torch.Tensor:
+        return self.ranks(group).add(partial, bias, dtype)
+
+    def linear_over_ranks(
+        self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None, group: RankGroup
+    ) -> torch.Tensor:
+        _check_unpadded(weight)
+        ranks = self.ranks(group)
+
+        def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
+            return self.empty((len(x), width), dtype)
+
+        integers, scales = ranks.integers(x.contiguous(), weight, allocate)
+        sums = allocate(weight.out_features, torch.int32)
+        self._put_product(weight.sums, weight.record(integers, sums, scales), weight)
+        return ranks.scale(sums, scales, weight, bias)
+
+    def join_columns(self, part: torch.Tensor, shares: Shares) -> torch.Tensor:
+        return self.ranks(shares.group).join(part, shares)
+
+    def multiply_pairs(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        shares: Shares,
+        products: PairProducts,
+        adapters: StepAdapters | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ranks, top_k = self.ranks(shares.group), chosen.shape[1]
+        local, sources = ranks.find_owners(chosen, tuple(chosen.shape), shares, len(shares.held))
+        y, places = products(x, weights, local, None)
+        parts = ranks.exchange(self.gather(y, places, top_k), top_k)
+        every = self.gather(parts.flatten(0, 1), sources, top_k)
+        return every, self.constant(torch.arange(chosen.numel()).view(chosen.shape))
 
     def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:
         angles = RecordedAngles(self, compute)
@@ -181,8 +241,10 @@ class RecordingOps(ProgramWriter):
             return self.empty((tokens, width), dtype)
 
         inputs, terms = weight.prepare(x, allocate, self.put)
-        record = weight.record(inputs, out, terms)
-        self._products.append(self.put(weight.product, record, 0, repeatable=True))
+        self._put_product(weight.product, weight.record(inputs, out, terms), weight)
+
+    def _put_product(self, operation: Operation[Any], record: ProductRecord, weight: Any) -> None:
+        self._products.append(self.put(operation, record, 0, repeatable=True))
         self._halves.append(weight.halves)
 
     def adapt(
@@ -318,10 +380,15 @@ class RecordingOps(ProgramWriter):
         return out
 
     def choose(
-        self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, most_logits: int
+        self,
+        logits: Callable[[torch.Tensor], torch.Tensor],
+        hidden: torch.Tensor,
+        most_logits: int,
+        group: RankGroup | None = None,
     ) -> None:
         """Puts the logits, float32, of `most_logits` tokens at most, and the choice among them. Batches that
-        want less compute less (StepProgram.computed). hidden: [M, E]."""
+        want less compute less (StepProgram.computed). hidden: [M, E]. group: in which rank 0 chooses, and
+        tells the others; None: there are no others."""
         from kernels.cpu.sampling.choose import Choice  # compiles, the first time
 
         gather, in_order, before = self.next_index, torch.arange(most_logits), len(self._adapted)
@@ -332,16 +399,23 @@ class RecordingOps(ProgramWriter):
         for operation, record in choice.operations():
             self.put(operation, record, 1, repeatable=True)
         chosen = slice(product.stop, self.next_index)
+        ranks, chooses = None if group is None else self.ranks(group), group is None or group.rank == 0
+        if ranks is not None:
+            ranks.tell(choice.tokens)
 
         def update(batch: InputBatch, records: Records) -> None:
             computed = batch.num_logits
             self.computed.logits = all_logits[:computed] if computed else None
             self.computed.tokens = None
             records[product, ROWS] = computed
+            if ranks is not None:
+                ranks.write_tokens(records, computed, gather)
+                choice.tokens.fill_(UNKNOWN)
+                self.computed.tokens = choice.tokens[:computed]
             _adapt_rows(records, adapted, batch.logit_adapters if computed else None)
             indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
             records[gather, _GATHERED] = indexes.data_ptr()
-            if batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
+            if chooses and batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
                 rows, columns = batch.sampled_by
                 choice.set_rows(
                     records[chosen], all_logits[:computed], columns, rows.data_ptr(), indexes.data_ptr()
@@ -372,6 +446,8 @@ class RecordingOps(ProgramWriter):
 
     def build(self, hidden: torch.Tensor) -> StepProgram:
         step = super().build(hidden)
+        if self._ranks is not None:
+            step.check = self._ranks.group.link.check
         self._link_products(step.program.records)
         self._add_streams(step.program.records)
         return step

@@ -15,6 +15,7 @@ from kernels.cpu.elementwise.records import GatherRecord, NormRecord
 from kernels.cpu.program.buffers import FEW, ActivationBuffers
 from kernels.cpu.program.program import (
     ROWS,
+    CannotRecord,
     Computed,
     Fixed,
     Records,
@@ -186,6 +187,8 @@ class ProgramWriter(CpuOps):
         """Puts a norm of heads. x, out: [M, N, D], views of buffers with equal strides between tokens."""
         _, heads, head_dim = x.shape
         width = norm.weight.shape[0]
+        if heads * head_dim % width:
+            raise CannotRecord("a norm reads the heads of other ranks, too")
         assert x.stride(0) == out.stride(0)
         record = NormRecord(
             x=x.data_ptr(),

@@ -2,6 +2,8 @@
 makes of the parts of all. A rank's program may be another one than that of the others, for more tokens or
 with other operations, as long as it exchanges the same."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -10,11 +12,12 @@ from kernels.cpu.elementwise.records import AddPartsRecord, FindOwnersRecord, Jo
 from kernels.cpu.matmul.int8 import QuantizedWeight
 from kernels.cpu.matmul.matrix import Allocate
 from kernels.cpu.matmul.records import LargestOfPartsRecord, LargestOfRowsRecord, ScaledSumsRecord
-from kernels.cpu.program.program import ROWS, CannotRecord, Records
-from kernels.cpu.program.writer import ProgramWriter
+from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
+from kernels.cpu.program.writer import ProgramWriter, check_unpadded
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ExchangeRowsRecord
-from kernels.torch_ops import RankGroup, Shares
+from kernels.ops.layers.adapters import StepAdapters
+from kernels.torch_ops import PairProducts, RankGroup, Shares
 
 _NUM_ROWS = ExchangeRowsRecord.word("num_rows")
 
@@ -169,3 +172,60 @@ class RankRecords:
 
 def _write_ids(records: Records, index: int, batch: InputBatch) -> None:
     records[index, FindOwnersRecord.word("ids")] = batch.token_ids.data_ptr()
+
+
+class RankWriter(ProgramWriter):
+    """A program whose layers may exchange something with other ranks."""
+
+    _ranks: RankRecords | None = None
+
+    def ranks(self, group: RankGroup) -> RankRecords:
+        """Returns the records of what the ranks of the group exchange. Raises CannotRecord."""
+        if self._ranks is None:
+            self._ranks = RankRecords(self, group)
+        assert self._ranks.group is group
+        return self._ranks
+
+    def add_partials(
+        self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, group: RankGroup
+    ) -> torch.Tensor:
+        return self.ranks(group).add(partial, bias, dtype)
+
+    def linear_over_ranks(
+        self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None, group: RankGroup
+    ) -> torch.Tensor:
+        check_unpadded(weight)
+        ranks = self.ranks(group)
+
+        def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
+            return self.empty((len(x), width), dtype)
+
+        integers, scales = ranks.integers(x.contiguous(), weight, allocate)
+        sums = allocate(weight.out_features, torch.int32)
+        self.put_product(weight.sums, weight.record(integers, sums, scales), weight)
+        return ranks.scale(sums, scales, weight, bias)
+
+    def join_columns(self, part: torch.Tensor, shares: Shares) -> torch.Tensor:
+        return self.ranks(shares.group).join(part, shares)
+
+    def multiply_pairs(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        shares: Shares,
+        products: PairProducts,
+        adapters: StepAdapters | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ranks, top_k = self.ranks(shares.group), chosen.shape[1]
+        local, sources = ranks.find_owners(chosen, tuple(chosen.shape), shares, len(shares.held))
+        y, places = products(x, weights, local, None)
+        parts = ranks.exchange(self.gather(y, places, top_k), top_k)
+        every = self.gather(parts.flatten(0, 1), sources, top_k)
+        return every, self.constant(torch.arange(chosen.numel()).view(chosen.shape))
+
+    def build(self, hidden: torch.Tensor) -> StepProgram:
+        step = super().build(hidden)
+        if self._ranks is not None:
+            step.check = self._ranks.group.link.check
+        return step

@@ -25,7 +25,6 @@ from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord, PairAdaptersRecor
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
-from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import GatherRecord
 from kernels.cpu.matmul.records import PackedRowsRecord
 from kernels.cpu.program.attention import (
@@ -38,15 +37,15 @@ from kernels.cpu.program.attention import (
 from kernels.cpu.program.buffers import ActivationBuffers
 from kernels.cpu.program.experts import RecordedOrder
 from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
-from kernels.cpu.program.ranks import RankRecords
-from kernels.cpu.program.writer import ProgramWriter
+from kernels.cpu.program.ranks import RankWriter
+from kernels.cpu.program.writer import check_unpadded
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.adapters import StepAdapters
 from kernels.ops.sampling.columns import UNKNOWN
 from kernels.ops.states.spans import Spans
-from kernels.torch_ops import HeadNorm, Ops, PairProducts, RankGroup, Shares
+from kernels.torch_ops import HeadNorm, Ops, RankGroup, Shares
 from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
@@ -71,16 +70,13 @@ class Recordable(Protocol):
         ...
 
 
-class RecordingOps(ProgramWriter):
+class RecordingOps(RankWriter):
     """A program in the making, for steps of at most `most_tokens`, M."""
 
     def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
         super().__init__(ops, blocks, most_tokens)
         self._ops = ops
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
-        self._ranks: RankRecords | None = None
-        self._products: list[int] = []
-        self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
         self._adapted: list[int] = []  # records that apply adapters to tokens
         self._adapted_pairs: list[tuple[int, int]] = []  # and to pairs, so many for each token
         self._sorted_pairs: list[int] = []  # records that list such pairs
@@ -142,7 +138,7 @@ class RecordingOps(ProgramWriter):
         if table is not None and shares is not None:
             found = self._embed_of_owners(table, shares, found)
         elif table is not None:
-            _check_unpadded(table)
+            check_unpadded(table)
             self.put(table.gather, table.rows_record(0, found.data_ptr()), row_grain(width))
         out = found if factor == 1 else self.scaled_add(found, None, factor, lasts=True)
         behind = self.next_index
@@ -170,56 +166,11 @@ class RecordingOps(ProgramWriter):
 
     def _embed_of_owners(self, table: Any, shares: Shares, own: torch.Tensor) -> torch.Tensor:
         """Puts the lookup of each token by the rank that has its row. own: buffer [M, E]."""
-        _check_unpadded(table)
+        check_unpadded(table)
         ranks, width = self.ranks(shares.group), own.shape[1]
         local, sources = ranks.find_owners(None, (self.most_tokens,), shares, 0)
         self.put(table.gather, table.rows_record(local.data_ptr(), own.data_ptr()), row_grain(width))
         return self.gather(ranks.exchange(own).flatten(0, 1), sources)
-
-    def ranks(self, group: RankGroup) -> RankRecords:
-        """Returns the records of what the ranks of the group exchange. Raises CannotRecord."""
-        if self._ranks is None:
-            self._ranks = RankRecords(self, group)
-        assert self._ranks.group is group
-        return self._ranks
-
-    def add_partials(
-        self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, group: RankGroup
-    ) -> torch.Tensor:
-        return self.ranks(group).add(partial, bias, dtype)
-
-    def linear_over_ranks(
-        self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None, group: RankGroup
-    ) -> torch.Tensor:
-        _check_unpadded(weight)
-        ranks = self.ranks(group)
-
-        def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
-            return self.empty((len(x), width), dtype)
-
-        integers, scales = ranks.integers(x.contiguous(), weight, allocate)
-        sums = allocate(weight.out_features, torch.int32)
-        self._put_product(weight.sums, weight.record(integers, sums, scales), weight)
-        return ranks.scale(sums, scales, weight, bias)
-
-    def join_columns(self, part: torch.Tensor, shares: Shares) -> torch.Tensor:
-        return self.ranks(shares.group).join(part, shares)
-
-    def multiply_pairs(
-        self,
-        x: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
-        shares: Shares,
-        products: PairProducts,
-        adapters: StepAdapters | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ranks, top_k = self.ranks(shares.group), chosen.shape[1]
-        local, sources = ranks.find_owners(chosen, tuple(chosen.shape), shares, len(shares.held))
-        y, places = products(x, weights, local, None)
-        parts = ranks.exchange(self.gather(y, places, top_k), top_k)
-        every = self.gather(parts.flatten(0, 1), sources, top_k)
-        return every, self.constant(torch.arange(chosen.numel()).view(chosen.shape))
 
     def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:
         angles = RecordedAngles(self, compute)
@@ -234,25 +185,21 @@ class RecordingOps(ProgramWriter):
 
     def _product(self, weight: Any, x: torch.Tensor, out: torch.Tensor) -> None:
         """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32."""
-        _check_unpadded(weight)
+        check_unpadded(weight)
         tokens = len(x)
 
         def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
             return self.empty((tokens, width), dtype)
 
         inputs, terms = weight.prepare(x, allocate, self.put)
-        self._put_product(weight.product, weight.record(inputs, out, terms), weight)
-
-    def _put_product(self, operation: Operation[Any], record: ProductRecord, weight: Any) -> None:
-        self._products.append(self.put(operation, record, 0, repeatable=True))
-        self._halves.append(weight.halves)
+        self.put_product(weight.product, weight.record(inputs, out, terms), weight)
 
     def adapt(
         self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
     ) -> torch.Tensor:
         """Puts what applies a step's adapters to the result of the last product. It changes that in place: a
         late thread must not write the product again, which is therefore not repeatable in such a step."""
-        self._adapted.append(self._put_adapters(y, x, layer, self._products[-1], grain=0))
+        self._adapted.append(self._put_adapters(y, x, layer, self.products[-1], grain=0))
         return y
 
     def adapt_pairs(
@@ -446,16 +393,14 @@ class RecordingOps(ProgramWriter):
 
     def build(self, hidden: torch.Tensor) -> StepProgram:
         step = super().build(hidden)
-        if self._ranks is not None:
-            step.check = self._ranks.group.link.check
         self._link_products(step.program.records)
         self._add_streams(step.program.records)
         return step
 
     def _link_products(self, records: Records) -> None:
         """Tells each product which weight follows its own."""
-        self._halves_array = np.array(self._halves, np.int64)
-        for number, product in enumerate(self._products[:-1]):
+        self._halves_array = np.array(self.halves, np.int64)
+        for number, product in enumerate(self.products[:-1]):
             records[product, _FOLLOWING] = self._halves_array[number + 1].ctypes.data
 
     def _add_streams(self, records: Records) -> None:
@@ -463,7 +408,7 @@ class RecordingOps(ProgramWriter):
         layers = [(at, keys, kind) for kind in self._attention.values() for at, keys in kind.layers()]
         before = 0
         for attention, keys, kind in sorted(layers, key=lambda layer: layer[0]):
-            products = [product for product in self._products if before < product < attention]
+            products = [product for product in self.products if before < product < attention]
             before = attention
             if kind.prefetch is not None and products:
                 sizes = records[products][:, [_COLUMNS, _WORDS]].tolist()
@@ -476,12 +421,6 @@ def _adapt_rows(records: Records, indexes: list[int], adapters: StepAdapters | N
     if adapters is not None:
         records[indexes, _TOKENS] = adapters.tokens.data_ptr()
         records[indexes, _ADAPTERS] = adapters.addresses.data_ptr()
-
-
-def _check_unpadded(weight: Any) -> None:
-    """Raises CannotRecord."""
-    if not weight.is_unpadded:
-        raise CannotRecord("buffers have no room for padding")
 
 
 _CHANGES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"))

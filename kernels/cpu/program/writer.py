@@ -23,13 +23,19 @@ from kernels.cpu.program.program import (
     Update,
 )
 from kernels.cpu.runtime.grain import row_grain
-from kernels.cpu.runtime.records import DecideRowsRecord, ProgramRecord
+from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm
 
 if TYPE_CHECKING:  # it compiles when it is imported
     from kernels.cpu.runtime.thread_pool import Program
+
+
+def check_unpadded(weight: Any) -> None:
+    """Raises CannotRecord where a PackedMatrix reads more than its inputs."""
+    if not weight.is_unpadded:
+        raise CannotRecord("buffers have no room for padding")
 
 
 class DecidedRows:
@@ -96,6 +102,9 @@ class ProgramWriter(CpuOps):
         self._on_batch: list[Update] = [self._update_spans]
         self._on_run: list[tuple[Update, Fixed]] = []
         self._constants: list[torch.Tensor] = []
+        self.products: list[int] = []
+        """Indexes of the records of products, but for those of experts."""
+        self.halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
 
     @property
     def next_index(self) -> int:
@@ -122,6 +131,11 @@ class ProgramWriter(CpuOps):
         for decided in self._decided:
             decided.add(index)
         return index
+
+    def put_product(self, operation: Operation[Any], record: ProductRecord, weight: Any) -> None:
+        """Appends a product by a PackedMatrix."""
+        self.products.append(self.put(operation, record, 0, repeatable=True))
+        self.halves.append(weight.halves)
 
     def run(
         self,

@@ -1,5 +1,6 @@
 """Compiled kernels on several ranks: the bits of one rank, in every form of weights."""
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -49,6 +50,8 @@ CASES = [
     ("mixtral", "bfloat16", ""),
     ("mixtral", "bfloat16", "int8"),
 ]
+NUMBERS = itertools.count()
+"""Of groups."""
 TURN = threading.Lock()
 """Kernels have one team of threads in a process."""
 
@@ -131,7 +134,11 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 
     def run(folder: Path, size: int, drive: Callable[..., Any], **changes: object) -> list[Any]:
         fields = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40, **changes}
-        group = {"tensor_parallel_size": size, "group_name": f"{folder}", "first_rank_pid": os.getpid()}
+        group = {
+            "tensor_parallel_size": size,
+            "group_name": f"threads-{next(NUMBERS)}",
+            "first_rank_pid": os.getpid(),
+        }
         command = initialize(folder, **changes, **(group if size > 1 else {}))
         for kernels in needed_groups(command):
             kernels.load()  # no code is loaded while a rank waits in compiled code
@@ -203,6 +210,22 @@ def test_steps_are_programs_with_the_bits_of_one_rank(
         assert on_threads(folder, size, drive, **settings) == [expected] * size, size
 
 
+def test_norms_over_the_heads_of_all_ranks_are_computed_layer_by_layer(
+    checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
+):
+    folder = checkpoint("olmo2", **SIZES)
+
+    def drive(**fields: Any) -> tuple[bool, list[bytes]]:
+        driver = Driver(folder, **fields)
+        sequences = [driver.add(prompt, 3)[0] for prompt in PROMPTS]
+        driver.run()
+        logits = [torch.stack(sequence.logits).numpy().tobytes() for sequence in sequences]
+        return isinstance(driver.runner.backend.model, FusedDecoder), logits
+
+    ((_, expected),) = on_threads(folder, 1, drive, dtype="bfloat16")
+    assert on_threads(folder, 2, drive, dtype="bfloat16") == [(False, expected)] * 2
+
+
 PARAMS = [
     resolved_params(),
     resolved_params(temperature=1, seed=3),
@@ -218,7 +241,7 @@ def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
     numbers: list[int], checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
 ):
     """In the program, or behind it; alone, and beside rows of the other kind."""
-    folder = checkpoint("llama", **SIZES)
+    folder = checkpoint("llama", tie_word_embeddings=True, **SIZES)
 
     def drive(**fields: Any) -> tuple[list[list[int]], int]:
         driver = Driver(folder, record=False, **fields)
@@ -232,9 +255,7 @@ def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
             return found
 
         backend.repeat = watched  # type: ignore[method-assign]
-        sequences = [
-            driver.add(PROMPTS[number % 4], 20, PARAMS[number], n=1 + number % 2)[0] for number in numbers
-        ]
+        sequences = [driver.add(PROMPTS[number % 4], 20, PARAMS[number])[0] for number in numbers]
         driver.run()
         return [sequence.output for sequence in sequences], repeated
 

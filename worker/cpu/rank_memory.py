@@ -75,6 +75,12 @@ class Ranks:
         self._since = 0.0
         self.link.exchange(source, count, target, self._look)
 
+    def of_first(self, value: int) -> int:
+        """Returns the value of rank 0, on every rank. Raises RankGone."""
+        own, found = (ctypes.c_int64 * 1)(value), (ctypes.c_int64 * self.size)()
+        self.exchange(ctypes.addressof(own), ctypes.sizeof(own), ctypes.addressof(found))
+        return found[0]
+
     def begin_step(self) -> None:
         """Returns when all ranks have the plan of the next step. Raises EngineGone when one has lost the
         core without it: then no rank begins the step. Raises RankGone."""

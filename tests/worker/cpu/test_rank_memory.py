@@ -77,7 +77,8 @@ def test_ranks_join_and_gather(size: int):
         group = ProcessGroup(rank, size, ranks=join(command(size, f"gather-{size}"), rank, ignore))
         parts = group.gather(torch.arange(6, dtype=torch.float32).reshape(2, 3).T + rank)
         total = group.sum(torch.full((3,), float(rank)))
-        return torch.stack(list(parts)), total, group.least(10 - rank), group.from_first(torch.tensor([rank]))
+        first = group.from_first(torch.tensor([rank])).tolist(), group.ranks.of_first(rank + 7)
+        return torch.stack(list(parts)), total, group.least(10 - rank), first
 
     expected = torch.stack([torch.arange(6.0).reshape(2, 3).T + rank for rank in range(size)])
     for found in on_each(work, size):
@@ -85,7 +86,7 @@ def test_ranks_join_and_gather(size: int):
         parts, total, least, first = found
         assert torch.equal(parts, expected)
         assert total.tolist() == [sum(range(size))] * 3
-        assert (least, first.tolist()) == (11 - size, [0])
+        assert (least, first) == (11 - size, ([0], 7))
     assert not names_of_memory()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.cpu.runtime import thread_pool
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -115,6 +114,10 @@ def test_a_sum_of_too_few_leaves_is_refused(checkpoint: Callable[..., Path]):
     pack(SilentRank(1, 4), "int8")
 
 
+TEAMS: list[Any] = []
+"""Their helpers never end, and read their memory."""
+
+
 class TeamOfThread:
     """Stands in for the team of a process: each thread has its own."""
 
@@ -122,8 +125,11 @@ class TeamOfThread:
         self._own = threading.local()
 
     def __getattr__(self, name: str) -> Any:
+        from kernels.cpu.runtime.thread_pool import Team  # compiles, the first time
+
         if not hasattr(self._own, "team"):
-            self._own.team = thread_pool.Team()
+            self._own.team = Team()
+            TEAMS.append(self._own.team)
         return getattr(self._own.team, name)
 
 
@@ -132,7 +138,9 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """Returns what each rank returns, which is a thread that loads a model as its process would, and drives
     it."""
 
-    def run(folder: Path, size: int, drive: Callable[..., Any], **changes: object) -> list[Any]:
+    def run(
+        folder: Path, size: int, drive: Callable[..., Any], threads: int = 1, **changes: object
+    ) -> list[Any]:
         fields = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40, **changes}
         group = {
             "tensor_parallel_size": size,
@@ -145,7 +153,7 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         found: dict[int, Any] = {}
 
         def of_rank(rank: int) -> None:
-            platform = CpuPlatform(WorkerConfig(threads=1, rank=rank))
+            platform = CpuPlatform(WorkerConfig(threads=threads, rank=rank))
             try:
                 loaded = partial(load, platform=platform)
                 found[rank] = drive(loader=loaded, **fields, **(group if size > 1 else {}))
@@ -154,17 +162,17 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
                 if platform.ranks is not None:
                     platform.ranks.abort()
 
-        threads = [threading.Thread(target=of_rank, args=(rank,)) for rank in range(size)]
-        for thread in threads:
+        ranks = [threading.Thread(target=of_rank, args=(rank,)) for rank in range(size)]
+        for thread in ranks:
             thread.start()
-        for thread in threads:
+        for thread in ranks:
             thread.join()
         for result in found.values():
             if isinstance(result, BaseException):
                 raise result
         return [found[rank] for rank in range(size)]
 
-    monkeypatch.setattr(thread_pool, "TEAM", TeamOfThread())
+    monkeypatch.setattr("kernels.cpu.runtime.thread_pool.TEAM", TeamOfThread())
     return run
 
 
@@ -236,9 +244,10 @@ PARAMS = [
 """Of rows whose tokens the program chooses, and of some whose logits the sampler changes, or chooses by."""
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("numbers", [[0], [1, 2], [0, 3], [4], [0, 1, 2, 3, 4]])
 def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
-    numbers: list[int], checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
+    numbers: list[int], threads: int, checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
 ):
     """In the program, or behind it; alone, and beside rows of the other kind."""
     folder = checkpoint("llama", tie_word_embeddings=True, **SIZES)
@@ -260,6 +269,6 @@ def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
         return [sequence.output for sequence in sequences], repeated
 
     (expected,) = on_threads(folder, 1, drive, dtype="bfloat16")
-    for tokens, repeated in on_threads(folder, 2, drive, dtype="bfloat16"):
+    for tokens, repeated in on_threads(folder, 2, drive, threads, dtype="bfloat16"):
         assert tokens == expected[0]
         assert repeated > 10

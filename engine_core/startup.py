@@ -169,9 +169,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
         samples_per_row=1 + ready.draft_tokens,
         speculative_tokens_per_step=ready.draft_batch,
-        burst_seconds=config.burst_ms / 1000
-        if ready.takes_bursts and config.tensor_parallel_size == 1
-        else 0.0,
+        burst_seconds=config.burst_ms / 1000 if ready.takes_bursts else 0.0,
         max_adapters_per_step=ready.model.max_adapters_per_step,
         whole_prompts=ready.model.whole_prompts,
     )

@@ -10,9 +10,11 @@ and leaves the rest to torch. T: tokens of the step.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
 from kernels.ops.layers import adapters, norms
@@ -80,6 +82,81 @@ class HeadNorm(Protocol):
     def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
         """[..., E] -> [..., E], of as many values as the weight has."""
         ...
+
+
+class RankGroup(Protocol):
+    """The tensor-parallel ranks that compute one model together (worker.parallel.ParallelGroup)."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this one."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def link(self) -> Any:
+        """A kernels.cpu.runtime.rank_link.RankLink, by which programs exchange; None: they cannot."""
+        ...
+
+    def gather(self, part: torch.Tensor, /) -> Sequence[torch.Tensor]:
+        """Returns the tensors of all ranks."""
+        ...
+
+    def gather_columns(self, part: torch.Tensor, /) -> torch.Tensor:
+        """Returns the parts of all ranks side by side."""
+        ...
+
+    def sum(self, partial: torch.Tensor, /) -> torch.Tensor:
+        """Returns the sum of the tensors of all ranks."""
+        ...
+
+    def largest(self, part: torch.Tensor, /) -> torch.Tensor:
+        """Returns the largest value of all ranks at each index."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Consecutive things, such as rows of a table, of which each rank has some."""
+
+    group: RankGroup
+    starts: tuple[int, ...]
+    """The first one of each rank, and behind the last one."""
+
+    @property
+    def held(self) -> range:
+        """Those of this rank."""
+        return range(*self.starts[self.group.rank : self.group.rank + 2])
+
+    @property
+    def largest(self) -> int:
+        """The most that a rank has."""
+        return max(end - start for start, end in zip(self.starts, self.starts[1:], strict=False))
+
+
+class ExactIntegers(Protocol):
+    """A packed matrix of a rank's inputs, whose sums are exact in any order (kernels.cpu.matmul.int8)."""
+
+    def add_over_ranks(
+        self,
+        x: torch.Tensor,
+        largest: Callable[[torch.Tensor], torch.Tensor],
+        add: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """[T, K of this rank] -> [T, N] float32, of all inputs, without a bias."""
+        ...
+
+
+PairProducts = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, adapters.StepAdapters | None],
+    tuple[torch.Tensor, torch.Tensor],
+]
+"""(x [T, E], weights [T, k], experts [T, k], adapters): what the experts make of each pair, [P, E], and where
+pairs are in it, [T, k]."""
 
 
 class Ops:
@@ -193,6 +270,54 @@ class Ops:
             return out
         return self.adapt_experts(out, x, weights.number, adapters, order)
 
+    def add_partials(
+        self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, group: RankGroup
+    ) -> torch.Tensor:
+        """Returns the sum of the partial results of all ranks, [T, N] float32, and the bias [N], rounded
+        once."""
+        return _rounded_sum(group.sum(partial), bias, dtype)
+
+    def linear_over_ranks(
+        self, x: torch.Tensor, weight: ExactIntegers, bias: torch.Tensor | None, group: RankGroup
+    ) -> torch.Tensor:
+        """[T, K of this rank] -> [T, N] of all inputs, with the bias."""
+        return _rounded_sum(weight.add_over_ranks(x, group.largest, group.sum), bias, x.dtype)
+
+    def join_columns(self, part: torch.Tensor, shares: Shares) -> torch.Tensor:
+        """Returns the columns of all ranks, [T, N], on every rank. part: [T, those of this rank]. shares: of
+        N; only the last rank may have fewer than others."""
+        padded = F.pad(part, (0, shares.largest - part.shape[1]))
+        return shares.group.gather_columns(padded)[:, : shares.starts[-1]]
+
+    def multiply_pairs(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        shares: Shares,
+        products: PairProducts,
+        adapters: adapters.StepAdapters | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what the experts of all ranks make of each pair, [P, E], and where pairs are in it, [T, k]:
+        each rank computes the pairs of its own experts, and copies of all are exchanged. chosen: [T, k].
+        shares: of the experts. products: of the experts of this rank, by their numbers there."""
+        (tokens, count), group, flat = chosen.shape, shares.group, chosen.flatten()
+        pairs = [
+            ((flat >= start) & (flat < end)).nonzero().flatten()
+            for start, end in zip(shares.starts, shares.starts[1:], strict=False)
+        ]
+        own = pairs[group.rank]
+        of_pairs = own // count  # the token of each
+        adapted = None if adapters is None else adapters.at(of_pairs)
+        own_weights, own_experts = weights.flatten()[own, None], flat[own, None] - shares.held.start
+        y, places = products(x[of_pairs], own_weights, own_experts, adapted)
+        padding = max(map(len, pairs)) - len(own)
+        gathered = group.gather(F.pad(y[places.flatten()], (0, 0, 0, padding)))
+        every = y.new_empty(tokens * count, y.shape[1])
+        for indexes, of_rank in zip(pairs, gathered, strict=True):
+            every[indexes] = of_rank[: len(indexes)]
+        return every, torch.arange(tokens * count, device=x.device).view(tokens, count)
+
     def layer(self) -> AbstractContextManager[None]:
         """What is computed within belongs to one layer of the model."""
         return _LAYER
@@ -214,9 +339,11 @@ class Ops:
         table: Any = None,
         factor: float = 1.0,
         number: int | None = None,
+        shares: Shares | None = None,
     ) -> torch.Tensor:
         """Returns look_up(batch) * factor, [T, width], or the batch's input embeddings for some rows. table:
-        packed, if look_up() gives its rows of the step's tokens. number: of the lookup in pack_adapter()."""
+        packed, if look_up() gives its rows of the step's tokens. number: of the lookup in pack_adapter().
+        shares: of the tokens, where each rank has some rows of the table; None: it has all."""
         x = look_up(batch)
         if factor != 1:
             x = self.scaled_add(x, None, factor)
@@ -226,6 +353,10 @@ class Ops:
     def rotation(self, compute: Callable[[Batch], Value], batch: Batch, queries_only: bool) -> Value:
         """Returns compute(batch), what the step's tokens are rotated by. queries_only: keys are not."""
         return compute(batch)
+
+
+def _rounded_sum(y: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    return (y if bias is None else y + bias.float()).to(dtype)
 
 
 _LAYER = nullcontext()

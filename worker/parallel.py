@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.api import Arena
+from kernels.api import Arena, RankLink
 from kernels.triton import requirements
 from pagewire.errors import StartupError
 
@@ -26,6 +26,11 @@ class ParallelGroup(ABC):
     rank: int = 0
     size: int = 1
     """A power of two."""
+
+    @property
+    def link(self) -> RankLink | None:
+        """By which programs exchange (kernels.cpu.program); None: they cannot."""
+        return None
 
     @abstractmethod
     def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -24,6 +24,7 @@ class Group(StrEnum):
     INT8 = "int8", "matmul.gemm_int8"
     INT8_SUMS = "int8_sums", "matmul.gemm_int8_sums"
     """Weights of 8 bits on several ranks."""
+    RANKS = "ranks", "elementwise.rank_parts"
     GROUPS = "groups", "matmul.groups.product", "matmul.groups.inputs"
     """Weights in groups."""
     TWO_LEVELS = (

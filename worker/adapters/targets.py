@@ -62,7 +62,7 @@ def _of_table(table: VocabEmbedding, part: int) -> Target:
     """part: 0: of the head, 1: of the lookup."""
     (inputs, (outputs,)), rows = table.adapted_matrices[part], slice(None)
     if part == 0:
-        outputs, rows = table.vocab_size, slice(table.first, table.first + table.held)
+        outputs, rows = table.vocab_size, table.rows
     return Target(table, part, len(table.adapted_matrices), (outputs, inputs), rows, ())
 
 

@@ -45,6 +45,8 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[Group]:
         groups.add(Group.TWO_LEVELS if initialize.quantization else Group.GROUPS)
     if initialize.kv_cache_dtype:
         groups.add(Group.EIGHT_BITS)
+    if initialize.tensor_parallel_size > 1:
+        groups.add(Group.RANKS)
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
         groups |= {Group.BFLOAT16, Group.INT8}
         if initialize.quantization == "int8" and initialize.tensor_parallel_size > 1:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kernels.api import RankLink
 from worker.cpu.rank_peers import RankPeers
 from worker.parallel import ParallelGroup
 
@@ -15,6 +16,10 @@ class ProcessGroup(ParallelGroup):
     """This process is a rank; see worker.cpu.rank_peers."""
 
     ranks: RankPeers = field(kw_only=True)
+
+    @property
+    def link(self) -> RankLink | None:
+        return self.ranks.link
 
     def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """Raises RankGone."""

@@ -32,9 +32,12 @@ _HEADER = 1 << 16
 class Ranks(RankPeers):
     """The other ranks, as this one sees them. For one thread."""
 
+    link: RankLink
+
     def __init__(self, link: RankLink, on_wait: Callable[[str, float], None]) -> None:
         """on_wait: see RankPeers."""
-        self._link = link
+        self.link = link
+        link.on_failure = self._fail
         self._ends: dict[int, int] = {}  # a descriptor of each peer's process, and its rank
         self._watched = select.poll()
         self._since = self._reported = 0.0
@@ -48,39 +51,40 @@ class Ranks(RankPeers):
         except ProcessLookupError:
             raise self._gone(rank) from None
         self._ends[descriptor] = rank
+        self.link.watch(descriptor)
         self._watched.register(descriptor, select.POLLIN)
 
     def exchange(self, source: int, count: int, target: int) -> None:
         """Copies [count] bytes of each rank to a target [ranks, count]; see RankLink. Raises RankGone."""
         self._since = 0.0
-        self._link.exchange(source, count, target, self._look)
+        self.link.exchange(source, count, target, self._look)
 
     def begin_step(self) -> None:
         """Returns when all ranks have the plan of the next step. Raises EngineGone when one has lost the
         core without it: then no rank begins the step. Raises RankGone."""
         self._since = 0.0
-        self._link.exchange(0, 0, 0, self._look_for_the_core)
+        self.link.exchange(0, 0, 0, self._look_for_the_core)
 
     def leave_core(self) -> None:
         """Returns when all ranks know that the core is gone, and none begins a step of it. Raises
         RankGone."""
         self._since = 0.0
-        self._link.end_epoch()
-        while (missing := self._link.begin_epoch()) >= 0:
+        self.link.end_epoch()
+        while (missing := self.link.begin_epoch()) >= 0:
             self._look(missing)
             self._pause()
 
     def abort(self) -> None:
         """Ends the group: this rank cannot continue."""
-        self._link.abort()
+        self.link.abort()
 
     def await_pids(self, own: int) -> None:
         """Waits until all ranks are here, and watches them. own: of this one. Raises StartupError,
         RankGone."""
-        self._link.tell_pid(own)
+        self.link.tell_pid(own)
         self._since = 0.0
         for rank in range(self.size):
-            while not (pid := self._link.pid_of(rank)):
+            while not (pid := self.link.pid_of(rank)):
                 self._look(rank)
                 if time.monotonic() - self._since > JOIN_S:
                     raise StartupError(CANNOT_JOIN, f"rank {rank} has not come within {JOIN_S:.0f} s", ABSENT)
@@ -92,14 +96,14 @@ class Ranks(RankPeers):
         """Raises RankGone if a peer has ended or failed, or has been waited for too long. missing: a rank
         that is waited for."""
         self._check_ends()
-        failed = self._link.aborting_rank
+        failed = self.link.aborting_rank
         if failed >= 0 and failed != self.rank:
             raise RankGone(f"rank {failed} of the worker has failed, and rank {self.rank} ends with it")
         now = time.monotonic()
         if not self._since:
             self._since = self._reported = now
         if now - self._since > DEADLINE_S:
-            raise RankGone(f"rank {missing} of the worker has not come within {DEADLINE_S:.0f} s")
+            raise self._late(missing)
         if self.on_wait is not None and now - self._reported >= _REPORT_S:
             self._reported = now
             self.on_wait("other ranks", (now - self._since) / DEADLINE_S)
@@ -112,9 +116,18 @@ class Ranks(RankPeers):
         time.sleep(_LOOK_S)
 
     def _look_for_the_core(self, missing: int) -> None:
-        if self._link.has_left(missing):
+        if self.link.has_left(missing):
             raise EngineGone
         self._look(missing)
+
+    def _fail(self, missing: int) -> None:
+        """Raises RankGone: an exchange of a program has failed."""
+        self._since = 0.0
+        self._look(missing)
+        raise self._late(missing)
+
+    def _late(self, rank: int) -> RankGone:
+        return RankGone(f"rank {rank} of the worker has not come within {DEADLINE_S:.0f} s")
 
     def _gone(self, rank: int) -> RankGone:
         return RankGone(f"rank {rank} of the worker is gone, and rank {self.rank} ends with it")

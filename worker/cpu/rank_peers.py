@@ -5,11 +5,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from kernels.cpu.runtime.rank_link import RankLink
 from pagewire.errors import StartupError
 
 JOIN_S = 120.0
 """Seconds that a rank waits for others to begin to load."""
-DEADLINE_S = 600.0
+DEADLINE_S = RankLink.DEADLINE_S
 """Seconds that a rank waits in one exchange, beyond the limit of the engine core's hang detection: a peer may
 be loading a large model."""
 CANNOT_JOIN = "cannot join the group of ranks"
@@ -25,6 +26,8 @@ class RankPeers(ABC):
     on_wait: Callable[[str, float], None] | None
     """Called once a second, with text and a fraction that changes, while a rank is waited for; None: nothing
     needs to know."""
+    link: RankLink | None = None
+    """By which programs exchange; None: they cannot."""
 
     @abstractmethod
     def exchange(self, source: int, count: int, target: int) -> None:
@@ -43,6 +46,12 @@ class RankPeers(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Ends the group: this rank cannot continue."""
+
+    def of_first(self, value: int) -> int:
+        """Returns the value of rank 0, on every rank. Raises RankGone."""
+        own, found = (ctypes.c_int64 * 1)(value), (ctypes.c_int64 * self.size)()
+        self.exchange(ctypes.addressof(own), ctypes.sizeof(own), ctypes.addressof(found))
+        return found[0]
 
     def check_equal(self, facts: Mapping[str, str], host: str = "") -> None:
         """Raises StartupError, on all ranks, unless all have the same facts; the first that differs is named,

@@ -2,7 +2,7 @@
 
 A step begins when all ranks have its plan. A core that is killed between two sends leaves a plan at some
 ranks only: then these drop it, with all behind it, and the next core adopts a group whose ranks have executed
-the same steps.
+the same steps. All ranks end a burst behind the same step: where rank 0 is interrupted.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class RankRunner:
         """Raises EngineGone where another rank has lost the core without the plan; RankGone."""
         self._ranks.begin_step()
         try:
-            self._runner.launch(plan, is_interrupted)
+            self._runner.launch(plan, lambda: bool(self._ranks.of_first(is_interrupted())))
         except BaseException:
             self._ranks.abort()
             raise

@@ -129,8 +129,8 @@ class CpuModel:
 def with_kernels(
     initialize: worker_pb2.Initialize, config: ModelConfig, weights: CpuWeights, report: Report, pinned: bool
 ) -> CpuModel:
-    """Packs the weights for the compiled kernels, and has steps recorded where these can run them: no record
-    exchanges anything with other ranks."""
+    """Packs the weights for the compiled kernels, and has steps recorded where these can run them. Exchanges
+    something with other ranks."""
     kernels = use_cpu_kernels(
         weights.model,
         weights.dtype,
@@ -150,7 +150,7 @@ def with_kernels(
         exactness = config.exactness(exactness)
     exactness = exactness.with_cache(initialize.kv_cache_dtype)
     most = initialize.max_num_batched_tokens, initialize.max_num_seqs
-    model = weights.model
-    if weights.group.size == 1:
-        model = fuse(model, kernels.ops, kernels.blocks, *most)
+    model = fuse(weights.model, kernels.ops, kernels.blocks, *most)
+    if not weights.group.least(model is not weights.model):
+        model = weights.model  # all ranks exchange the same in a step
     return CpuModel(model, weights.dtype, weights.quantization, kernels.blocks, exactness)

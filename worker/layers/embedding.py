@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import InputBatch, adapters
+from kernels.api import InputBatch, Shares, adapters
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement
@@ -22,24 +22,29 @@ class VocabEmbedding(Matrix):
     takes_adapters = True
 
     def __init__(self, vocab_size: int, width: int, place: Placement) -> None:
-        share = -(-vocab_size // place.group.size)
-        first = min(place.group.rank * share, vocab_size)
-        held = min(share, vocab_size - first)
-        assert held > 0, "more ranks than tokens"
-        super().__init__(place.empty(held, width))
-        self.vocab_size, self.width, self.group = vocab_size, width, place.group
-        self.share, self.first, self.held = share, first, held
+        size, share = place.group.size, -(-vocab_size // place.group.size)
+        shares = Shares(place.group, tuple(min(rank * share, vocab_size) for rank in range(size + 1)))
+        held = shares.held
+        assert held, "more ranks than tokens"
+        super().__init__(place.empty(len(held), width))
+        self.vocab_size, self.width, self.group, self.shares = vocab_size, width, place.group, shares
+        self.rows = slice(held.start, held.stop)
+        """Of the whole table, those that this rank holds."""
 
     @property
     def adapted_matrices(self) -> tuple[AdaptedMatrix, ...]:
         """Of the head, and of the lookup."""
-        return AdaptedMatrix(self.width, (self.held,)), AdaptedMatrix(self.vocab_size, (self.width,))
+        return AdaptedMatrix(self.width, (len(self.shares.held),)), AdaptedMatrix(
+            self.vocab_size, (self.width,)
+        )
 
     def forward(self, batch: InputBatch, factor: float = 1.0) -> torch.Tensor:
         """Returns [T, E]: the rows of the step's tokens times the factor, or what stands for them
         (InputEmbeddings)."""
-        table = self.table if self.group.size == 1 else None
-        return self.ops.embed(self._lookup, batch, self.width, table, factor, self._lookup_number)
+        shares = None if self.group.size == 1 else self.shares
+        return self.ops.embed(
+            self._lookup, batch, self.width, self.table, factor, self._lookup_number, shares
+        )
 
     @property
     def _lookup_number(self) -> int | None:
@@ -55,24 +60,21 @@ class VocabEmbedding(Matrix):
 
     def _of_owners(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] -> [T, E]: each row from the rank that holds it."""
-        local = (token_ids - self.first).clamp(0, self.held - 1)
+        local = (token_ids - self.rows.start).clamp(0, len(self.shares.held) - 1)
         of_ranks = torch.stack(tuple(self.group.gather(self.look_up(local))))
-        return of_ranks[token_ids // self.share, torch.arange(len(token_ids), device=token_ids.device)]
+        owners = token_ids // self.shares.largest
+        return of_ranks[owners, torch.arange(len(token_ids), device=token_ids.device)]
 
     def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         """[A, E] -> [A, V] float32. adapters: of these rows."""
         part = self.product(hidden, wide=True)
         if self.number is not None:
             part = self.ops.adapt(part, hidden, self.number, adapters)
-        if self.group.size > 1:
-            padded = F.pad(part, (0, self.share - self.held))
-            part = self.group.gather_columns(padded)[:, : self.vocab_size]
-        return part
+        return part if self.group.size == 1 else self.ops.join_columns(part, self.shares)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         (name,) = names
-        ours = slice(self.first, self.first + self.held)
-        yield Weight(f"{name}.weight", (self.vocab_size, self.width), self.weight, (ours,))
+        yield Weight(f"{name}.weight", (self.vocab_size, self.width), self.weight, (self.rows,))
 
 
 class PositionEmbedding(WeightOwner):

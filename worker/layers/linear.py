@@ -184,10 +184,9 @@ class RowLinear(Matrix):
         if self.group.size == 1:
             return self.adapted(self.product(x), x, batch)
         if isinstance(self.method, ShareMethod):
-            y = self.method.add_over_ranks(x, self.group)
+            y = self.ops.linear_over_ranks(x, self.method.weight, self.bias, self.group)
         else:
-            y = self.group.sum(self.product(x, wide=True))
-        y = (y if self.bias is None else y + self.bias.float()).to(x.dtype)
+            y = self.ops.add_partials(self.product(x, wide=True), self.bias, x.dtype, self.group)
         if self.number is None or batch.adapters is None:
             return y
         # An adapter's sums over the inputs are those of one rank: each rank computes them from all inputs.

@@ -30,7 +30,6 @@ from kernels.api import (
     WeightForms,
 )
 from worker.layers.base import WeightOwner
-from worker.parallel import ParallelGroup
 
 
 class LinearMethod(torch.nn.Module, ABC):
@@ -104,10 +103,6 @@ class ShareMethod(PackedMethod):
     """A rank's inputs of a matrix of integers, whose sums are exact in any order."""
 
     weight: QuantizedWeight
-
-    def add_over_ranks(self, x: torch.Tensor, group: ParallelGroup) -> torch.Tensor:
-        """[T, K of this rank] -> [T, N] float32, of the inputs of all ranks, without a bias."""
-        return self.weight.add_over_ranks(x, group.largest, group.sum)
 
 
 class LowBitMethod(LinearMethod):

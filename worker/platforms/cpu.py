@@ -223,6 +223,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()
         claim = claim_large("KV cache", executor.backend.tensors, available_memory())
+        self.group.least(0)  # all ranks are here: one that waits in a program reports nothing
         self.plan.report("warm-up", 0.0)
         warm_up(executor)
         if claim is not None:

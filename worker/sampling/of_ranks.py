@@ -1,8 +1,15 @@
-"""Sampling in a tensor-parallel group: rank 0 chooses, and tells the others, which have the same logits."""
+"""Sampling in a tensor-parallel group: rank 0 chooses, and tells the others, which have the same logits.
+
+A program that chooses tells its tokens itself, with UNKNOWN where the sampler is to choose; so all ranks know
+whether another exchange follows.
+"""
+
+from collections.abc import Callable
 
 import torch
 
-from kernels.api import SamplingOps
+from kernels.api import UNKNOWN, SamplingOps
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.rows import GrammarRows
 from worker.parallel import ONE_RANK, ParallelGroup
@@ -19,6 +26,10 @@ class FirstSampler(Sampler):
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None
     ) -> torch.Tensor:
         return self.group.from_first(super().sample(logits, rows, scores))
+
+    def take(self, chosen: torch.Tensor, rows: list[int], logits: Callable[[], torch.Tensor]) -> Integers:
+        taken = super().take(chosen, rows, logits)
+        return _told(self.group, chosen, torch.from_numpy(taken))
 
 
 class FollowingSampler(Sampler):
@@ -41,6 +52,13 @@ class FollowingSampler(Sampler):
     ) -> torch.Tensor:
         return self.group.from_first(torch.zeros(len(rows), dtype=torch.int64))
 
+    def needs_logits(self, rows: Integers, elsewhere: bool) -> bool:
+        """Rank 0 knows."""
+        return False
+
+    def take(self, chosen: torch.Tensor, rows: list[int], logits: Callable[[], torch.Tensor]) -> Integers:
+        return _told(self.group, chosen, chosen.clone())
+
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
         """No row has a history."""
 
@@ -49,6 +67,12 @@ class FollowingSampler(Sampler):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The core hears of those of rank 0 alone."""
         return torch.zeros(len(rows), count, dtype=torch.int64), torch.zeros(len(rows), count)
+
+
+def _told(group: ParallelGroup, chosen: torch.Tensor, taken: torch.Tensor) -> Integers:
+    """Returns the tokens [A] int64 that rank 0 has taken. chosen: of the program, the same on all ranks."""
+    tokens: Integers = (group.from_first(taken) if (chosen == UNKNOWN).any() else taken).numpy()
+    return tokens
 
 
 def make_sampler(

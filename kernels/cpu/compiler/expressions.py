@@ -288,7 +288,8 @@ class Expressions(ABC):
             return None if isinstance(kind.result.llvm, ir.VoidType) else widen(builder, result, kind.result)
         if isinstance(function, language.External):
             kind = function.signature
-            return self._in_c(function.name, kind.result.llvm, arguments, [a.llvm for a in kind.arguments])
+            result = self._in_c(function.name, kind.result.llvm, arguments, [a.llvm for a in kind.arguments])
+            return widen(builder, result, kind.result)
         located = record_at(function)
         if located is not None:
             return locate(builder, located, arguments[0], arguments[1] if len(arguments) > 1 else 0)

@@ -123,3 +123,41 @@ class GatherRecord(OperationRecord):
     indexes: Address  # [rows] int64
     out: Address
     row_bytes: i64  # a multiple of 2
+
+
+@record
+class AddPartsRecord(OperationRecord):
+    """kernels.cpu.elementwise.rank_parts.add_parts."""
+
+    parts: Address  # [num_parts, ..., width] float32, rows of a part behind each other
+    stride: i64  # from part to part
+    num_parts: i64  # 2, 4 or 8
+    bias: Address = 0  # [width] float32; 0: none
+    out: Address  # [rows, width] bfloat16
+    width: i64
+
+
+@record
+class JoinPartsRecord(OperationRecord):
+    """kernels.cpu.elementwise.rank_parts.join_parts."""
+
+    parts: Address  # [num_parts, ..., part_bytes], the last one with rows of last_bytes
+    stride: i64  # from part to part
+    num_parts: i64
+    part_bytes: i64  # of a row; a multiple of 2
+    last_bytes: i64
+    out: Address  # [rows, part_bytes * (num_parts - 1) + last_bytes]
+
+
+@record
+class FindOwnersRecord(OperationRecord):
+    """kernels.cpu.elementwise.rank_parts.find_owners."""
+
+    ids: Address  # [rows] int64
+    starts: Address  # [num_ranks + 1] int64: where the ids of each rank begin, and where the last ones end
+    num_ranks: i64
+    rank: i64
+    local: Address  # [rows] int64: numbers among the ids of this rank
+    other: i64  # what stands there for those of other ranks
+    sources: Address  # [rows] int64: indexes of parts [num_ranks, pitch]: that of the rank that has the id
+    pitch: i64

@@ -35,9 +35,9 @@ def blocks_of(product: ProductRecord) -> int:
 
 
 def _sort(record: DispatchRecord) -> None:
-    """Pairs by expert, those of one expert as they stand. Leaves in `starts` where each expert's pairs
-    end."""
-    starts, pairs, count = record.starts, record.tokens * record.top_k, record.num_experts
+    """Pairs by expert, those of one expert as they stand, and behind them those of no expert. Leaves in
+    `starts` where each expert's pairs end."""
+    starts, pairs, count = record.starts, record.tokens * record.top_k, record.num_experts + 1
     for expert in range(count):
         write_i64(starts + 8 * expert, 0)
     for pair in range(pairs):

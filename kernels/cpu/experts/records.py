@@ -54,8 +54,8 @@ class DispatchRecord(OperationRecord):
     tokens: i64  # T
     top_k: i64
     num_experts: i64
-    experts: Address  # [T, k] int64
-    starts: Address  # [N] int64, for its own use
+    experts: Address  # [T, k] int64; N: an expert that another rank has
+    starts: Address  # [N + 1] int64, for its own use
     pair_tokens: Address  # [P] int64: the token of each pair, sorted by expert
     places: Address  # [T, k] int64: where each pair is in that order
     groups: Address  # [2] Group

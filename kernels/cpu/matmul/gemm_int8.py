@@ -19,18 +19,24 @@ LEAST = 1e-30
 """A row of nothing larger is a row of zeros."""
 
 
-def _quantize(x: int, out: int, scale: int, vectors: int, whole: int) -> None:
-    """One row. The scale of a row with a NaN or an infinite value is a NaN. whole: address of the largest
-    value of the row of which x is a part; 0: x is all."""
+def largest_of(x: int, vectors: int) -> tuple[float, float]:
+    """The largest absolute value of a row, and what makes a NaN of it where a value is none, or is infinite;
+    else 0."""
     by_lane, broken = f32x16(0.0), f32x16(0.0)
     for v in range(vectors):
         values = load_bf16(x + 32 * v)
         by_lane = larger(abs(values), by_lane)
         broken += values * 0.0
-    largest = largest_lane(by_lane)
+    return largest_lane(by_lane), sum_in_order(broken)
+
+
+def _quantize(x: int, out: int, scale: int, vectors: int, whole: int) -> None:
+    """One row. The scale of a row with a NaN or an infinite value is a NaN. whole: address of the largest
+    value of the row of which x is a part; 0: x is all."""
+    largest, broken = largest_of(x, vectors)
     if whole != 0:
         largest = read_f32(whole)
-    write_f32(scale, float32(float32(largest / float32(127.0)) + sum_in_order(broken)))
+    write_f32(scale, float32(float32(largest / float32(127.0)) + broken))
     factor = float32(0.0)
     if largest > float32(LEAST):
         factor = float32(float32(127.0) / largest)

@@ -54,12 +54,12 @@ class QuantizedWeight(PackedTable):
     def prepare(
         self, x: torch.Tensor, allocate: Allocate, put: Put
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self._integers(x, allocate, put, 0)
+        return self.integers(x, allocate, put, 0)
 
-    def _integers(
+    def integers(
         self, x: torch.Tensor, allocate: Allocate, put: Put, largest: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """largest: as in QuantizeRecord."""
+        """Returns what prepare() does. largest: as in QuantizeRecord."""
         width = self.input_width
         integers, scales = allocate(width, torch.uint8), allocate(1, torch.float32)
         record = QuantizeRecord(
@@ -83,14 +83,14 @@ class QuantizedWeight(PackedTable):
         assert self.sums is not None
         of_rows = largest(x.abs().amax(1).float())
         padded, allocate, run = self.on_rows(x)
-        integers, terms = self._integers(padded, allocate, run, of_rows.data_ptr())
+        integers, terms = self.integers(padded, allocate, run, of_rows.data_ptr())
         out = allocate(self.out_features, torch.int32)
         run(self.sums, self.record(integers, out, terms), 0)
         scales = torch.where(of_rows.isfinite(), of_rows / 127, torch.nan)
-        return add(out).float() * self._scales * scales[:, None]
+        return add(out).float() * self.scales * scales[:, None]
 
     @property
-    def _scales(self) -> torch.Tensor:
+    def scales(self) -> torch.Tensor:
         """Those of the outputs, [N] float32."""
         return self.params[:, 1].flatten()[: self.out_features].view(torch.float32)
 

@@ -71,6 +71,39 @@ class QuantizeRecord(OperationRecord):
 
 
 @record
+class LargestOfRowsRecord(OperationRecord):
+    """kernels.cpu.matmul.gemm_int8_sums.largest_of_rows."""
+
+    x: Address  # [rows, width] bfloat16
+    out: Address  # [rows] float32
+    width: i64  # a multiple of 16
+
+
+@record
+class LargestOfPartsRecord(OperationRecord):
+    """kernels.cpu.matmul.gemm_int8_sums.largest_of_parts."""
+
+    parts: Address  # [num_parts, ...] float32
+    stride: i64  # from part to part
+    num_parts: i64
+    out: Address  # [rows] float32
+
+
+@record
+class ScaledSumsRecord(OperationRecord):
+    """kernels.cpu.matmul.gemm_int8_sums.scaled_sums."""
+
+    parts: Address  # [num_parts, ..., width] int32, rows of a part behind each other
+    stride: i64  # from part to part
+    num_parts: i64
+    scales: Address  # [rows] float32, of x
+    weight_scales: Address  # [width] float32
+    bias: Address = 0  # [width] float32; 0: none
+    out: Address  # [rows, width] bfloat16
+    width: i64
+
+
+@record
 class CompactLinearRecord(ProductRecord):
     """kernels.cpu.matmul.compact.product.compact_linear. words: a multiple of 4, and at least 8."""
 

@@ -58,7 +58,8 @@ class RecordedOrder:
     tokens at most, k experts each."""
 
     def __init__(self, ops: ProgramWriter, chosen: torch.Tensor, num_experts: int) -> None:
-        """Puts the sorting. chosen: buffer [M, k]."""
+        """Puts the sorting. chosen: buffer [M, k]; num_experts, as one of them: an expert of another rank, of
+        whose pairs nothing is computed."""
         self._ops, self._top_k = ops, chosen.shape[1]
         self.experts, self.num_experts = chosen, num_experts
         self.adapted: list[torch.Tensor] | None = None
@@ -66,7 +67,7 @@ class RecordedOrder:
         self._groups: list[ProductGroup] = []
         self._table = (Group * 2)()
         self._units = torch.zeros(2, dtype=torch.int64)
-        self._starts = torch.zeros(num_experts, dtype=torch.int64)
+        self._starts = torch.zeros(num_experts + 1, dtype=torch.int64)
         self.places = ops.empty(chosen.shape, torch.int64)
         self.tokens = ops.empty(chosen.shape, torch.int64)
         record = DispatchRecord(

@@ -37,13 +37,15 @@ from kernels.cpu.program.attention import (
 from kernels.cpu.program.buffers import ActivationBuffers
 from kernels.cpu.program.experts import RecordedOrder
 from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
-from kernels.cpu.program.writer import ProgramWriter
+from kernels.cpu.program.ranks import RankWriter
+from kernels.cpu.program.writer import check_unpadded
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.adapters import StepAdapters
+from kernels.ops.sampling.columns import UNKNOWN
 from kernels.ops.states.spans import Spans
-from kernels.torch_ops import HeadNorm, Ops
+from kernels.torch_ops import HeadNorm, Ops, RankGroup, Shares
 from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
@@ -68,15 +70,13 @@ class Recordable(Protocol):
         ...
 
 
-class RecordingOps(ProgramWriter):
+class RecordingOps(RankWriter):
     """A program in the making, for steps of at most `most_tokens`, M."""
 
     def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
         super().__init__(ops, blocks, most_tokens)
         self._ops = ops
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
-        self._products: list[int] = []
-        self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
         self._adapted: list[int] = []  # records that apply adapters to tokens
         self._adapted_pairs: list[tuple[int, int]] = []  # and to pairs, so many for each token
         self._sorted_pairs: list[int] = []  # records that list such pairs
@@ -129,13 +129,16 @@ class RecordingOps(ProgramWriter):
         table: Any = None,
         factor: float = 1.0,
         number: int | None = None,
+        shares: Shares | None = None,
     ) -> torch.Tensor:
         """The result of a step with input embeddings, or with adapters of the lookup, is computed before the
         program runs, which then leaves out what would compute it."""
-        first = self.next_index
+        first, of_ranks = self.next_index, table is not None and shares is not None
         found = self.buffers.lasting((self.most_tokens, width), self.dtype)
-        if table is not None:
-            _check_unpadded(table)
+        if table is not None and shares is not None:
+            found = self._embed_of_owners(table, shares, found)
+        elif table is not None:
+            check_unpadded(table)
             self.put(table.gather, table.rows_record(0, found.data_ptr()), row_grain(width))
         out = found if factor == 1 else self.scaled_add(found, None, factor, lasts=True)
         behind = self.next_index
@@ -146,7 +149,7 @@ class RecordingOps(ProgramWriter):
             return batch.input_embeddings is not None
 
         def write_records(batch: InputBatch, records: Records) -> None:
-            if table is not None:
+            if table is not None and not of_ranks:
                 records[first, _INDEXES] = batch.token_ids.data_ptr()
             if is_other(batch):
                 records[first:behind, ROWS] = 0
@@ -161,6 +164,14 @@ class RecordingOps(ProgramWriter):
         self.on_run(copy_in, lambda batch: table is not None and not is_other(batch))
         return out
 
+    def _embed_of_owners(self, table: Any, shares: Shares, own: torch.Tensor) -> torch.Tensor:
+        """Puts the lookup of each token by the rank that has its row. own: buffer [M, E]."""
+        check_unpadded(table)
+        ranks, width = self.ranks(shares.group), own.shape[1]
+        local, sources = ranks.find_owners(None, (self.most_tokens,), shares, 0)
+        self.put(table.gather, table.rows_record(local.data_ptr(), own.data_ptr()), row_grain(width))
+        return self.gather(ranks.exchange(own).flatten(0, 1), sources)
+
     def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:
         angles = RecordedAngles(self, compute)
         self.on_run(angles.update, angles.is_fixed)
@@ -174,23 +185,21 @@ class RecordingOps(ProgramWriter):
 
     def _product(self, weight: Any, x: torch.Tensor, out: torch.Tensor) -> None:
         """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32."""
-        _check_unpadded(weight)
+        check_unpadded(weight)
         tokens = len(x)
 
         def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
             return self.empty((tokens, width), dtype)
 
         inputs, terms = weight.prepare(x, allocate, self.put)
-        record = weight.record(inputs, out, terms)
-        self._products.append(self.put(weight.product, record, 0, repeatable=True))
-        self._halves.append(weight.halves)
+        self.put_product(weight.product, weight.record(inputs, out, terms), weight)
 
     def adapt(
         self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
     ) -> torch.Tensor:
         """Puts what applies a step's adapters to the result of the last product. It changes that in place: a
         late thread must not write the product again, which is therefore not repeatable in such a step."""
-        self._adapted.append(self._put_adapters(y, x, layer, self._products[-1], grain=0))
+        self._adapted.append(self._put_adapters(y, x, layer, self.products[-1], grain=0))
         return y
 
     def adapt_pairs(
@@ -318,10 +327,15 @@ class RecordingOps(ProgramWriter):
         return out
 
     def choose(
-        self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, most_logits: int
+        self,
+        logits: Callable[[torch.Tensor], torch.Tensor],
+        hidden: torch.Tensor,
+        most_logits: int,
+        group: RankGroup | None = None,
     ) -> None:
         """Puts the logits, float32, of `most_logits` tokens at most, and the choice among them. Batches that
-        want less compute less (StepProgram.computed). hidden: [M, E]."""
+        want less compute less (StepProgram.computed). hidden: [M, E]. group: in which rank 0 chooses, and
+        tells the others; None: there are no others."""
         from kernels.cpu.sampling.choose import Choice  # compiles, the first time
 
         gather, in_order, before = self.next_index, torch.arange(most_logits), len(self._adapted)
@@ -332,16 +346,23 @@ class RecordingOps(ProgramWriter):
         for operation, record in choice.operations():
             self.put(operation, record, 1, repeatable=True)
         chosen = slice(product.stop, self.next_index)
+        ranks, chooses = None if group is None else self.ranks(group), group is None or group.rank == 0
+        if ranks is not None:
+            ranks.tell(choice.tokens)
 
         def update(batch: InputBatch, records: Records) -> None:
             computed = batch.num_logits
             self.computed.logits = all_logits[:computed] if computed else None
             self.computed.tokens = None
             records[product, ROWS] = computed
+            if ranks is not None:
+                ranks.write_tokens(records, computed, gather)
+                choice.tokens.fill_(UNKNOWN)
+                self.computed.tokens = choice.tokens[:computed]
             _adapt_rows(records, adapted, batch.logit_adapters if computed else None)
             indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
             records[gather, _GATHERED] = indexes.data_ptr()
-            if batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
+            if chooses and batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
                 rows, columns = batch.sampled_by
                 choice.set_rows(
                     records[chosen], all_logits[:computed], columns, rows.data_ptr(), indexes.data_ptr()
@@ -378,8 +399,8 @@ class RecordingOps(ProgramWriter):
 
     def _link_products(self, records: Records) -> None:
         """Tells each product which weight follows its own."""
-        self._halves_array = np.array(self._halves, np.int64)
-        for number, product in enumerate(self._products[:-1]):
+        self._halves_array = np.array(self.halves, np.int64)
+        for number, product in enumerate(self.products[:-1]):
             records[product, _FOLLOWING] = self._halves_array[number + 1].ctypes.data
 
     def _add_streams(self, records: Records) -> None:
@@ -387,7 +408,7 @@ class RecordingOps(ProgramWriter):
         layers = [(at, keys, kind) for kind in self._attention.values() for at, keys in kind.layers()]
         before = 0
         for attention, keys, kind in sorted(layers, key=lambda layer: layer[0]):
-            products = [product for product in self._products if before < product < attention]
+            products = [product for product in self.products if before < product < attention]
             before = attention
             if kind.prefetch is not None and products:
                 sizes = records[products][:, [_COLUMNS, _WORDS]].tolist()
@@ -400,12 +421,6 @@ def _adapt_rows(records: Records, indexes: list[int], adapters: StepAdapters | N
     if adapters is not None:
         records[indexes, _TOKENS] = adapters.tokens.data_ptr()
         records[indexes, _ADAPTERS] = adapters.addresses.data_ptr()
-
-
-def _check_unpadded(weight: Any) -> None:
-    """Raises CannotRecord."""
-    if not weight.is_unpadded:
-        raise CannotRecord("buffers have no room for padding")
 
 
 _CHANGES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"))

@@ -15,6 +15,7 @@ from kernels.cpu.elementwise.records import GatherRecord, NormRecord
 from kernels.cpu.program.buffers import FEW, ActivationBuffers
 from kernels.cpu.program.program import (
     ROWS,
+    CannotRecord,
     Computed,
     Fixed,
     Records,
@@ -22,13 +23,19 @@ from kernels.cpu.program.program import (
     Update,
 )
 from kernels.cpu.runtime.grain import row_grain
-from kernels.cpu.runtime.records import DecideRowsRecord, ProgramRecord
+from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm
 
 if TYPE_CHECKING:  # it compiles when it is imported
     from kernels.cpu.runtime.thread_pool import Program
+
+
+def check_unpadded(weight: Any) -> None:
+    """Raises CannotRecord where a PackedMatrix reads more than its inputs."""
+    if not weight.is_unpadded:
+        raise CannotRecord("buffers have no room for padding")
 
 
 class DecidedRows:
@@ -95,6 +102,9 @@ class ProgramWriter(CpuOps):
         self._on_batch: list[Update] = [self._update_spans]
         self._on_run: list[tuple[Update, Fixed]] = []
         self._constants: list[torch.Tensor] = []
+        self.products: list[int] = []
+        """Indexes of the records of products, but for those of experts."""
+        self.halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
 
     @property
     def next_index(self) -> int:
@@ -121,6 +131,11 @@ class ProgramWriter(CpuOps):
         for decided in self._decided:
             decided.add(index)
         return index
+
+    def put_product(self, operation: Operation[Any], record: ProductRecord, weight: Any) -> None:
+        """Appends a product by a PackedMatrix."""
+        self.products.append(self.put(operation, record, 0, repeatable=True))
+        self.halves.append(weight.halves)
 
     def run(
         self,
@@ -186,6 +201,8 @@ class ProgramWriter(CpuOps):
         """Puts a norm of heads. x, out: [M, N, D], views of buffers with equal strides between tokens."""
         _, heads, head_dim = x.shape
         width = norm.weight.shape[0]
+        if heads * head_dim % width:
+            raise CannotRecord("a norm reads the heads of other ranks, too")
         assert x.stride(0) == out.stride(0)
         record = NormRecord(
             x=x.data_ptr(),

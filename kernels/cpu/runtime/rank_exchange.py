@@ -10,15 +10,17 @@ it, and copies their parts. A rank that has posted exchange n has read all of n 
 all post n may write its buffer of n + 1, which was that of n - 1: so one wait is enough.
 
 A rank spins for about 50 us, then lets others have its core, then sleeps on the posted word; a rank that
-sleeps looks now and then whether the others live (worker.cpu.rank_memory).
+sleeps looks now and then whether the others live (worker.cpu.rank_memory). In a program (exchange_rows) it
+looks itself; where another rank has ended, or given up, this exchange fails and those behind it do nothing,
+so that the program ends, and then the caller asks RankLink.check().
 """
 
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.cache import compiled
+from kernels.cpu.compiler.cache import compiled, operation
 from kernels.cpu.compiler.language import external
 from kernels.cpu.isa import atomics
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.runtime.records import RankExchange
+from kernels.cpu.runtime.records import ExchangeRowsRecord, RankExchange
 
 LINE = 64
 ABORT, POSTED, SLEEPERS = 0, 0, 8
@@ -30,6 +32,7 @@ _TIMEOUT = RankExchange.offset("seconds")
 
 _syscall = external("syscall", types.int64(*[types.int64] * 7))
 _memcpy = external("memcpy", types.int64(*[types.int64] * 3))
+_poll = external("poll", types.int32(types.int64, types.int64, types.int32))
 
 
 def _line(exchange: RankExchange, rank: int) -> int:
@@ -95,6 +98,44 @@ def exchange_parts(exchange: RankExchange) -> None:
     if exchange.missing < 0 and exchange.count > 0:
         for rank in range(exchange.num_ranks):
             _memcpy(exchange.target + rank * exchange.stride, _buffer(exchange, rank), exchange.count)
+
+
+def _is_over(exchange: RankExchange) -> bool:
+    """Whether another rank has ended the group, or its process has ended."""
+    if atomics.read(exchange.memory + ABORT) != 0:
+        return True
+    ended: int = _poll(exchange.peers, exchange.num_peers, 0)
+    return ended > 0
+
+
+def _await_all(exchange: RankExchange) -> None:
+    """Returns when all ranks have posted, or the exchange has failed."""
+    exchange.spins, sleeps = 0, 0
+    exchange.missing = _missing(exchange)
+    while exchange.missing >= 0 and exchange.failed == 0:
+        if sleeps >= exchange.most_sleeps or _is_over(exchange):
+            exchange.failed = 1
+        else:
+            exchange.spins = SPINS
+            exchange.missing = _missing(exchange)
+            sleeps += 1
+
+
+@operation
+def exchange_rows(record: ExchangeRowsRecord, first: int, count: int, thread: int) -> None:
+    """Exchanges all rows, in pieces of a buffer's size, of which all ranks count as many."""
+    exchange = RankExchange.at(record.exchange)
+    own, size, begin = record.num_rows * record.own_bytes, record.num_rows * record.row_bytes, 0
+    while begin < size and exchange.failed == 0:
+        exchange.sequence += 1
+        exchange.source, exchange.count = record.source + begin, min(exchange.capacity, own - begin)
+        _post(exchange)
+        _await_all(exchange)
+        if exchange.failed == 0:
+            for rank in range(record.parts):
+                to = record.target + rank * record.stride + begin
+                _memcpy(to, _buffer(exchange, rank), min(exchange.capacity, size - begin))
+        begin += exchange.capacity
 
 
 @compiled

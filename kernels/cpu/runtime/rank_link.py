@@ -13,6 +13,8 @@ from kernels.cpu.runtime.records import RankExchange
 CAPACITY = 1 << 20
 """Bytes of a buffer: what is larger is exchanged piece by piece."""
 _SLEEP_NS = 10_000_000
+_POLLIN = 1 << 32
+"""The events of a struct pollfd, as it is seen as one word."""
 _EPOCH = 40
 """Exchanges of an epoch are numbered from its number << _EPOCH on."""
 _PID, _EPOCHS_ENDED = 16, 24
@@ -20,7 +22,10 @@ _PID, _EPOCHS_ENDED = 16, 24
 
 
 class RankLink:
-    """Exchanges bytes with the other ranks. For one thread."""
+    """Exchanges bytes with the other ranks. For one thread, or a program that it runs."""
+
+    DEADLINE_S = 600.0
+    """Seconds that an exchange of a program takes at most, where all others live."""
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class RankLink:
         self._memory = memory
         self.rank, self.size, self.capacity = rank, size, capacity
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._peers = (ctypes.c_int64 * size)()
         self._lines = address + self._kernels.LINE
         self._abort = address + self._kernels.ABORT
         self._record = RankExchange(
@@ -54,8 +60,15 @@ class RankLink:
             spins=0,
             is_posted=0,
             missing=0,
+            peers=ctypes.addressof(self._peers),
+            num_peers=0,
+            most_sleeps=int(self.DEADLINE_S * 1e9 / _SLEEP_NS),
+            failed=0,
         )
         self._epoch = 0
+        self.on_failure: Callable[[int], None] = _fail
+        """Raises an error that says why an exchange of a program has failed. It is called with a rank that
+        was waited for."""
 
     @classmethod
     def plain(cls, memory: mmap.mmap, rank: int, size: int) -> Self:
@@ -66,6 +79,21 @@ class RankLink:
     def num_bytes(size: int, capacity: int = CAPACITY) -> int:
         """Returns how much memory so many ranks share."""
         return mmap.PAGESIZE + 2 * size * capacity
+
+    @property
+    def address(self) -> int:
+        """Of the RankExchange by which programs exchange."""
+        return self._record.address
+
+    def watch(self, descriptor: int) -> None:
+        """Has programs notice the end of a peer. descriptor: of its process (pidfd)."""
+        self._peers[self._record.num_peers] = descriptor | _POLLIN
+        self._record.num_peers += 1
+
+    def check(self) -> None:
+        """Calls on_failure() if an exchange of a program has failed."""
+        if self._record.failed:
+            self.on_failure(self._record.missing)
 
     def exchange(self, source: int, count: int, target: int, on_missing: Callable[[int], None]) -> None:
         """Copies [count] bytes of each rank to a target [ranks, count]. Addresses. All ranks call it with the
@@ -143,3 +171,7 @@ def _compiled() -> ModuleType:
     from kernels.cpu.runtime import rank_exchange  # compiles, the first time
 
     return rank_exchange
+
+
+def _fail(missing: int) -> None:
+    raise ConnectionError(f"rank {missing} has ended, or has not come")

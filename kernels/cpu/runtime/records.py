@@ -87,3 +87,21 @@ class RankExchange(Record):
     spins: i64  # that are left out
     is_posted: i64
     missing: i64  # a rank that was waited for; -1: none
+    peers: Address  # [num_peers] struct pollfd: descriptors that can be read when a process has ended
+    num_peers: i64
+    most_sleeps: i64  # of one exchange of a program
+    failed: i64  # 1: an exchange of a program has ended without all parts; then the next ones do nothing
+
+
+@record
+class ExchangeRowsRecord(OperationRecord):
+    """kernels.cpu.runtime.rank_exchange.exchange_rows, whose one row is all that is exchanged."""
+
+    exchange: Address  # of the process's RankExchange
+    source: Address  # [num_rows, own_bytes], this rank's part
+    own_bytes: i64
+    row_bytes: i64  # of the rank that has most
+    num_rows: i64
+    target: Address  # [parts, num_rows, ...]: of each rank as it has them
+    stride: i64  # bytes from one part to the next
+    parts: i64  # how many are copied: those of the first ranks

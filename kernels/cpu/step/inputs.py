@@ -305,12 +305,15 @@ class RepeatedStep:
         job = self._job
         self._inputs.describe(job)
         job.program, job.next_starts = program.program.address, next_starts
+        self._check = program.check
         job.tokens = 0 if tokens is None else tokens.ctypes.data
         job.positions = 0 if positions is None else positions.ctypes.data
 
     def run(self) -> bool:
         """Returns whether it has; else the step is another one, and nothing has changed."""
         self._team.call(self._repeat, self._job)
+        if self._job.done:
+            self._check()
         return bool(self._job.done)
 
     @property

@@ -16,6 +16,7 @@ import torch
 from kernels.cpu.runtime.rank_link import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1.worker_pb2 import Initialize
+from tests.kernels.cpu.runtime.test_rank_exchange import exchange
 from tests.patience import PATIENCE_S
 from worker.channel import EngineGone
 from worker.cpu import rank_memory
@@ -76,7 +77,8 @@ def test_ranks_join_and_gather(size: int):
         group = ProcessGroup(rank, size, ranks=join(command(size, f"gather-{size}"), rank, ignore))
         parts = group.gather(torch.arange(6, dtype=torch.float32).reshape(2, 3).T + rank)
         total = group.sum(torch.full((3,), float(rank)))
-        return torch.stack(list(parts)), total, group.least(10 - rank), group.from_first(torch.tensor([rank]))
+        first = group.from_first(torch.tensor([rank])).tolist(), group.ranks.of_first(rank + 7)
+        return torch.stack(list(parts)), total, group.least(10 - rank), first
 
     expected = torch.stack([torch.arange(6.0).reshape(2, 3).T + rank for rank in range(size)])
     for found in on_each(work, size):
@@ -84,7 +86,7 @@ def test_ranks_join_and_gather(size: int):
         parts, total, least, first = found
         assert torch.equal(parts, expected)
         assert total.tolist() == [sum(range(size))] * 3
-        assert (least, first.tolist()) == (11 - size, [0])
+        assert (least, first) == (11 - size, ([0], 7))
     assert not names_of_memory()
 
 
@@ -101,6 +103,24 @@ def test_the_end_of_a_peer_is_noticed_and_named():
             ranks.leave_core()
     with pytest.raises(RankGone, match="rank 1"):
         ranks.watch(1, peer.pid)
+
+
+def test_a_program_that_has_failed_says_why():
+    """Whether a peer has ended, or has given up."""
+    own, found = torch.ones(1, 8, dtype=torch.uint8), torch.zeros(2, 8, dtype=torch.uint8)
+    ranks, _ = make_ranks()
+    ranks.link.check()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as peer:
+        ranks.watch(1, peer.pid)
+        peer.kill()
+        exchange(ranks.link, own, found, 2, 8)
+        with pytest.raises(RankGone, match="rank 1 of the worker is gone, and rank 0 ends with it"):
+            ranks.link.check()
+    first, other = make_ranks()
+    other.abort()
+    exchange(first.link, own, found, 2, 8)
+    with pytest.raises(RankGone, match="rank 1 of the worker has failed"):
+        first.link.check()
 
 
 def test_a_rank_that_fails_ends_the_wait_of_the_others():

@@ -44,6 +44,16 @@ def test_a_step_begins_when_all_ranks_have_it():
     assert order == ["agreed", "launched"] and not ranks.abort.called
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_burst_ends_where_rank_0_is_interrupted(interrupted: bool):
+    made, runner, ranks = make(1)
+    ranks.of_first.return_value = int(interrupted)
+    made.launch(StepPlan(), lambda: not interrupted)
+    _, is_interrupted = runner.launch.call_args.args
+    assert is_interrupted() is interrupted
+    ranks.of_first.assert_called_once_with(not interrupted)
+
+
 def test_a_step_that_fails_on_one_rank_ends_the_group():
     made, runner, ranks = make(1)
     runner.launch.side_effect = MemoryError

@@ -1,13 +1,20 @@
 """Compiled kernels on several ranks: the bits of one rank, in every form of weights."""
 
+import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.ranks import (
     LEAVES,
     SilentRank,
@@ -17,10 +24,16 @@ from tests.worker.ranks import (
     on_ranks,
     run_model,
 )
+from worker.cpu.backend import CpuBackend
+from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.kernel_selection import use_cpu_kernels
+from worker.cpu.precompile import needed_groups
+from worker.executor.backend import LaunchClock, SampledTokens
 from worker.families.registry import read_model_config
 from worker.layers.linear import RowLinear
+from worker.load import load
 from worker.parallel import ParallelGroup
+from worker.platforms.cpu import CpuPlatform
 
 pytestmark = pytest.mark.cpu_kernels
 CPU = torch.device("cpu")
@@ -36,6 +49,8 @@ CASES = [
     ("mixtral", "bfloat16", ""),
     ("mixtral", "bfloat16", "int8"),
 ]
+NUMBERS = itertools.count()
+"""Of groups."""
 TURN = threading.Lock()
 """Kernels have one team of threads in a process."""
 
@@ -97,3 +112,163 @@ def test_a_sum_of_too_few_leaves_is_refused(checkpoint: Callable[..., Path]):
     with pytest.raises(StartupError, match="2 leaves, which cannot be divided among 4 ranks"):
         pack(SilentRank(0, 4), "")
     pack(SilentRank(1, 4), "int8")
+
+
+TEAMS: list[Any] = []
+"""Their helpers never end, and read their memory."""
+
+
+class TeamOfThread:
+    """Stands in for the team of a process: each thread has its own."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        from kernels.cpu.runtime.thread_pool import Team  # compiles, the first time
+
+        if not hasattr(self._own, "team"):
+            self._own.team = Team()
+            TEAMS.append(self._own.team)
+        return getattr(self._own.team, name)
+
+
+@pytest.fixture
+def on_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Returns what each rank returns, which is a thread that loads a model as its process would, and drives
+    it."""
+
+    def run(
+        folder: Path, size: int, drive: Callable[..., Any], threads: int = 1, **changes: object
+    ) -> list[Any]:
+        fields = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40, **changes}
+        group = {
+            "tensor_parallel_size": size,
+            "group_name": f"threads-{next(NUMBERS)}",
+            "first_rank_pid": os.getpid(),
+        }
+        command = initialize(folder, **changes, **(group if size > 1 else {}))
+        for kernels in needed_groups(command):
+            kernels.load()  # no code is loaded while a rank waits in compiled code
+        found: dict[int, Any] = {}
+
+        def of_rank(rank: int) -> None:
+            platform = CpuPlatform(WorkerConfig(threads=threads, rank=rank))
+            try:
+                loaded = partial(load, platform=platform)
+                found[rank] = drive(loader=loaded, **fields, **(group if size > 1 else {}))
+            except BaseException as error:
+                found[rank] = error
+                if platform.ranks is not None:
+                    platform.ranks.abort()
+
+        ranks = [threading.Thread(target=of_rank, args=(rank,)) for rank in range(size)]
+        for thread in ranks:
+            thread.start()
+        for thread in ranks:
+            thread.join()
+        for result in found.values():
+            if isinstance(result, BaseException):
+                raise result
+        return [found[rank] for rank in range(size)]
+
+    monkeypatch.setattr("kernels.cpu.runtime.thread_pool.TEAM", TeamOfThread())
+    return run
+
+
+PROMPTS = [[3 + (number + i) % 200 for i in range(1 + 9 * number)] for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "dtype", "quantization"),
+    [
+        ("llama", {"mlp_bias": True, "attention_bias": True}, "float32", ""),
+        ("llama", {"mlp_bias": True, "vocab_size": 319}, "bfloat16", ""),
+        ("llama", {"mlp_bias": True, "tie_word_embeddings": True}, "bfloat16", "int8"),
+        ("llama", {}, "bfloat16", "int4"),
+        ("qwen3", {}, "bfloat16", ""),
+        ("gemma2", {}, "bfloat16", ""),
+        ("mixtral", {}, "bfloat16", ""),
+        ("mixtral", {"num_local_experts": 5}, "bfloat16", "int8"),
+        ("qwen2_moe", {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 1024}, "float32", ""),
+    ],
+)
+def test_steps_are_programs_with_the_bits_of_one_rank(
+    family: str,
+    changes: dict[str, object],
+    dtype: str,
+    quantization: str,
+    checkpoint: Callable[..., Path],
+    short_leaves: None,
+    on_threads: Callable[..., list[Any]],
+):
+    """Prompts in chunks, and what follows them."""
+    folder = checkpoint(family, **SIZES, **changes)
+
+    def drive(**fields: Any) -> list[bytes]:
+        driver = Driver(folder, **fields)
+        assert isinstance(driver.runner.backend.model, FusedDecoder)
+        sequences = [driver.add(prompt, 6)[0] for prompt in PROMPTS]
+        driver.run()
+        return [torch.stack(sequence.logits).numpy().tobytes() for sequence in sequences]
+
+    settings = {"dtype": dtype, "quantization": quantization}
+    (expected,) = on_threads(folder, 1, drive, **settings)
+    for size in (2, 4):
+        assert on_threads(folder, size, drive, **settings) == [expected] * size, size
+
+
+def test_norms_over_the_heads_of_all_ranks_are_computed_layer_by_layer(
+    checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
+):
+    folder = checkpoint("olmo2", **SIZES)
+
+    def drive(**fields: Any) -> tuple[bool, list[bytes]]:
+        driver = Driver(folder, **fields)
+        sequences = [driver.add(prompt, 3)[0] for prompt in PROMPTS]
+        driver.run()
+        logits = [torch.stack(sequence.logits).numpy().tobytes() for sequence in sequences]
+        return isinstance(driver.runner.backend.model, FusedDecoder), logits
+
+    ((_, expected),) = on_threads(folder, 1, drive, dtype="bfloat16")
+    assert on_threads(folder, 2, drive, dtype="bfloat16") == [(False, expected)] * 2
+
+
+PARAMS = [
+    resolved_params(),
+    resolved_params(temperature=1, seed=3),
+    resolved_params(temperature=0.5, top_k=3, seed=4),
+    resolved_params(repetition_penalty=1.7),
+    resolved_params(temperature=0.9, typical_p=0.8, seed=5),
+]
+"""Of rows whose tokens the program chooses, and of some whose logits the sampler changes, or chooses by."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("numbers", [[0], [1, 2], [0, 3], [4], [0, 1, 2, 3, 4]])
+def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
+    numbers: list[int], threads: int, checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
+):
+    """In the program, or behind it; alone, and beside rows of the other kind."""
+    folder = checkpoint("llama", tie_word_embeddings=True, **SIZES)
+
+    def drive(**fields: Any) -> tuple[list[list[int]], int]:
+        driver = Driver(folder, record=False, **fields)
+        backend: CpuBackend = driver.runner.backend
+        repeat, repeated = backend.repeat, 0
+
+        def watched(plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+            nonlocal repeated
+            found = repeat(plan, clock)
+            repeated += found is not None
+            return found
+
+        backend.repeat = watched  # type: ignore[method-assign]
+        sequences = [driver.add(PROMPTS[number % 4], 20, PARAMS[number])[0] for number in numbers]
+        driver.run()
+        return [sequence.output for sequence in sequences], repeated
+
+    (expected,) = on_threads(folder, 1, drive, dtype="bfloat16")
+    for tokens, repeated in on_threads(folder, 2, drive, threads, dtype="bfloat16"):
+        assert tokens == expected[0]
+        assert repeated > 10

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 
-from kernels.api import InputBatch, WeightForms, adapters
+from kernels.api import InputBatch, Shares, WeightForms, adapters
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
@@ -73,7 +72,9 @@ class Experts(FeedForward):
         """width: E. activation: of gates, where the configuration has no other. Parts are made in the order
         in which they are used."""
         super().__init__()
-        self.group, self.num_experts = place.group, config.routing.num_experts
+        self.num_experts = config.routing.num_experts
+        firsts = (place.group.owned(rank, self.num_experts).start for rank in range(place.group.size))
+        self.shares = Shares(place.group, (*firsts, self.num_experts))
         self.router = ExpertRouter(width, config, place)
         kind = config.bias, config.transposed, config.alternating
         self.weighs_inputs = config.weighs_inputs
@@ -101,10 +102,11 @@ class Experts(FeedForward):
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
     ) -> torch.Tensor:
         """[T, E] -> [T, E]. weights, chosen: of choose()."""
-        if self.group.size == 1:
+        if self.shares.group.size == 1:
             y, places = self._by_expert(x, weights, chosen, batch.adapters)
         else:
-            y, places = self._by_pair(x, weights, chosen, batch.adapters)
+            of_ranks = self.shares, self._by_expert
+            y, places = self.ops.multiply_pairs(x, weights, chosen, *of_ranks, batch.adapters)
         given = None if self.weighs_inputs else weights
         shared = None if self.shared is None else self.shared(x, batch)
         gate = None if self.shared_gate is None else self.shared_gate(x, batch)[:, 0]
@@ -129,36 +131,6 @@ class Experts(FeedForward):
         outer = self.ops.expert_linear(self.activation(inner), down, order, adapters=adapters)
         return outer, order.places
 
-    def _by_pair(
-        self,
-        x: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
-        adapters: adapters.StepAdapters | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As _by_expert(), of the experts of all ranks: each rank computes the pairs of its own experts, and
-        copies of all pairs are gathered. So a token's sum over its experts is that of one rank."""
-        group, (tokens, count) = self.group, chosen.shape
-        held = [group.owned(rank, self.num_experts) for rank in range(group.size)]
-        pairs = [_pairs_of(chosen, experts) for experts in held]
-        own, first = pairs[group.rank], held[group.rank].start
-        of_pairs = own // count  # the token of each
-        adapted = None if adapters is None else adapters.at(of_pairs)
-        own_weights, own_experts = weights.flatten()[own, None], chosen.flatten()[own, None] - first
-        y, places = self._by_expert(x[of_pairs], own_weights, own_experts, adapted)
-        padding = max(map(len, pairs)) - len(own)
-        gathered = group.gather(F.pad(y[places.flatten()], (0, 0, 0, padding)))
-        every = y.new_empty(tokens * count, y.shape[1])
-        for indexes, of_rank in zip(pairs, gathered, strict=True):
-            every[indexes] = of_rank[: len(indexes)]
-        return every, torch.arange(tokens * count, device=x.device).view(tokens, count)
-
     def choose(self, x: torch.Tensor, batch: InputBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""
         return self.ops.route(self.router(x, batch), self.router.correction, self.router.routing)
-
-
-def _pairs_of(chosen: torch.Tensor, experts: range) -> torch.Tensor:
-    """Returns which of the pairs of tokens and experts [T, k], numbered t * k + j, are of some experts."""
-    flat = chosen.flatten()
-    return ((flat >= experts.start) & (flat < experts.stop)).nonzero().flatten()

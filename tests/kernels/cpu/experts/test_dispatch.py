@@ -33,7 +33,7 @@ class Sorted:
         tokens, top_k = experts.shape
         self.kernels, pairs = CpuOps(x.dtype), tokens * top_k
         self.pair_tokens, self.places = torch.full((pairs,), -1), torch.full((tokens, top_k), -1)
-        self.units, self.starts = torch.full((2,), -1), torch.full((EXPERTS,), 99)
+        self.units, self.starts = torch.full((2,), -1), torch.full((EXPERTS + 1,), 99)
         self.x = torch.zeros(pairs, x.shape[1], dtype=x.dtype)
         self.buffers = [
             self.x,

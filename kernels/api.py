@@ -14,7 +14,6 @@ from kernels.batch import InputBatch as InputBatch
 from kernels.batch import StepBatch as StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
-from kernels.cpu.matmul.int8 import QuantizedWeight as QuantizedWeight
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.program.program import CannotRecord as CannotRecord
@@ -22,7 +21,6 @@ from kernels.cpu.program.program import StepProgram as StepProgram
 from kernels.cpu.program.recording import RecordingOps as RecordingOps
 from kernels.cpu.runtime.arena import Arena as Arena
 from kernels.cpu.runtime.arena import zeros as zeros
-from kernels.cpu.runtime.rank_link import RankLink as RankLink
 from kernels.cpu.step.inputs import BlockInputs as BlockInputs
 from kernels.cpu.step.inputs import RepeatedStep as RepeatedStep
 from kernels.cpu.step.inputs import StepCheck as StepCheck
@@ -32,7 +30,6 @@ from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.layers import adapters as adapters
-from kernels.ops.sampling.columns import UNKNOWN as UNKNOWN
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory

@@ -11,7 +11,7 @@ and leaves the rest to torch. T: tokens of the step.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -138,6 +138,7 @@ class Shares:
         return max(end - start for start, end in zip(self.starts, self.starts[1:], strict=False))
 
 
+@runtime_checkable
 class ExactIntegers(Protocol):
     """A packed matrix of a rank's inputs, whose sums are exact in any order (kernels.cpu.matmul.int8)."""
 
@@ -278,9 +279,10 @@ class Ops:
         return _rounded_sum(group.sum(partial), bias, dtype)
 
     def linear_over_ranks(
-        self, x: torch.Tensor, weight: ExactIntegers, bias: torch.Tensor | None, group: RankGroup
+        self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None, group: RankGroup
     ) -> torch.Tensor:
-        """[T, K of this rank] -> [T, N] of all inputs, with the bias."""
+        """[T, K of this rank] -> [T, N] of all inputs, with the bias. weight: ExactIntegers."""
+        assert isinstance(weight, ExactIntegers)
         return _rounded_sum(weight.add_over_ranks(x, group.largest, group.sum), bias, x.dtype)
 
     def join_columns(self, part: torch.Tensor, shares: Shares) -> torch.Tensor:

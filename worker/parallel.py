@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.api import Arena, RankLink
+from kernels.api import Arena
+from kernels.cpu.runtime.rank_link import RankLink
 from kernels.triton import requirements
 from pagewire.errors import StartupError
 

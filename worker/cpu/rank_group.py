@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernels.api import RankLink
+from kernels.cpu.runtime.rank_link import RankLink
 from worker.cpu.rank_peers import RankPeers
 from worker.parallel import ParallelGroup
 

@@ -26,7 +26,6 @@ from kernels.api import (
     Pack,
     PackedMatrix,
     PackedTable,
-    QuantizedWeight,
     WeightForms,
 )
 from worker.layers.base import WeightOwner
@@ -101,8 +100,6 @@ class PackedMethod(LinearMethod):
 
 class ShareMethod(PackedMethod):
     """A rank's inputs of a matrix of integers, whose sums are exact in any order."""
-
-    weight: QuantizedWeight
 
 
 class LowBitMethod(LinearMethod):

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from kernels.api import RankLink
+from kernels.cpu.runtime.rank_link import RankLink
 from kernels.cpu.runtime.records import ExchangeRowsRecord
 from tests.kernels.cpu.runtime.test_rank_link import CAPACITY, make_links, on_each, wait
 

@@ -70,10 +70,12 @@ async def test_a_listener_that_closes_meanwhile(monkeypatch: pytest.MonkeyPatch)
     server = socket.create_server(("127.0.0.1", 0))
     port, number = server.getsockname()[1], server.fileno()
     reused: list[socket.socket] = []
+    names: list[object] = []
 
     def close_and_reuse(_: int) -> int:
         if not reused:
-            other = socket.socket()
+            other = socket.create_server(("127.0.0.1", 0))
+            names.append(other.getsockname())
             os.dup2(other.fileno(), server.detach(), inheritable=False)
             other.close()
             reused.append(socket.socket(fileno=number))
@@ -83,4 +85,4 @@ async def test_a_listener_that_closes_meanwhile(monkeypatch: pytest.MonkeyPatch)
     assert await close_listener(port)
     with reused[0] as other:
         assert other.fileno() == number
-        other.bind(("127.0.0.1", 0))  # still the socket that it was
+        assert other.getsockname() == names[0], "it is another socket now"

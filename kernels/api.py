@@ -32,7 +32,6 @@ from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.layers import adapters as adapters
-from kernels.ops.sampling.columns import UNKNOWN as UNKNOWN
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
@@ -43,7 +42,6 @@ from kernels.ops.states.selective_scan import ScanRates as ScanRates
 from kernels.ops.states.spans import Spans as Spans
 from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
-from kernels.torch_ops import Shares as Shares
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight

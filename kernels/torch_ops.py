@@ -10,7 +10,6 @@ and leaves the rest to torch. T: tokens of the step.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -119,23 +118,28 @@ class RankGroup(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Consecutive things, such as rows of a table, of which each rank has some."""
+class Shares(Protocol):
+    """Consecutive things, such as rows of a table, of which each rank has some (worker.parallel.Shares)."""
 
-    group: RankGroup
-    starts: tuple[int, ...]
-    """The first one of each rank, and behind the last one."""
+    @property
+    def group(self) -> RankGroup:
+        """The ranks."""
+        ...
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first one of each rank, and behind the last one."""
+        ...
 
     @property
     def held(self) -> range:
         """Those of this rank."""
-        return range(*self.starts[self.group.rank : self.group.rank + 2])
+        ...
 
     @property
     def largest(self) -> int:
         """The most that a rank has."""
-        return max(end - start for start, end in zip(self.starts, self.starts[1:], strict=False))
+        ...
 
 
 class ExactIntegers(Protocol):

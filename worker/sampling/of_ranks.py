@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernels.api import UNKNOWN, SamplingOps
+from kernels.api import SamplingColumns, SamplingOps
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.rows import GrammarRows
@@ -71,7 +71,9 @@ class FollowingSampler(Sampler):
 
 def _told(group: ParallelGroup, chosen: torch.Tensor, taken: torch.Tensor) -> Integers:
     """Returns the tokens [A] int64 that rank 0 has taken. chosen: of the program, the same on all ranks."""
-    tokens: Integers = (group.from_first(taken) if (chosen == UNKNOWN).any() else taken).numpy()
+    tokens: Integers = (
+        group.from_first(taken) if (chosen == SamplingColumns.UNKNOWN).any() else taken
+    ).numpy()
     return tokens
 
 

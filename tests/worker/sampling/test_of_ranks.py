@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kernels.api import UNKNOWN
+from kernels.ops.sampling.columns import UNKNOWN
 from pagewire.internal.v1.worker_pb2 import NewRow
 from tests.worker.fakes import resolved_params
 from tests.worker.ranks import on_ranks

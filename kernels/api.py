@@ -14,6 +14,7 @@ from kernels.batch import InputBatch as InputBatch
 from kernels.batch import StepBatch as StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
+from kernels.cpu.matmul.int8 import QuantizedWeight as QuantizedWeight
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.program.program import CannotRecord as CannotRecord
@@ -40,7 +41,6 @@ from kernels.ops.states.selective_scan import ScanRates as ScanRates
 from kernels.ops.states.spans import Spans as Spans
 from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
-from kernels.torch_ops import Shares as Shares
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight

@@ -10,8 +10,7 @@ and leaves the rest to torch. T: tokens of the step.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -119,26 +118,30 @@ class RankGroup(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Consecutive things, such as rows of a table, of which each rank has some."""
+class Shares(Protocol):
+    """Consecutive things, such as rows of a table, of which each rank has some (worker.parallel.Shares)."""
 
-    group: RankGroup
-    starts: tuple[int, ...]
-    """The first one of each rank, and behind the last one."""
+    @property
+    def group(self) -> RankGroup:
+        """The ranks."""
+        ...
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first one of each rank, and behind the last one."""
+        ...
 
     @property
     def held(self) -> range:
         """Those of this rank."""
-        return range(*self.starts[self.group.rank : self.group.rank + 2])
+        ...
 
     @property
     def largest(self) -> int:
         """The most that a rank has."""
-        return max(end - start for start, end in zip(self.starts, self.starts[1:], strict=False))
+        ...
 
 
-@runtime_checkable
 class ExactIntegers(Protocol):
     """A packed matrix of a rank's inputs, whose sums are exact in any order (kernels.cpu.matmul.int8)."""
 
@@ -279,10 +282,9 @@ class Ops:
         return _rounded_sum(group.sum(partial), bias, dtype)
 
     def linear_over_ranks(
-        self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None, group: RankGroup
+        self, x: torch.Tensor, weight: ExactIntegers, bias: torch.Tensor | None, group: RankGroup
     ) -> torch.Tensor:
-        """[T, K of this rank] -> [T, N] of all inputs, with the bias. weight: ExactIntegers."""
-        assert isinstance(weight, ExactIntegers)
+        """[T, K of this rank] -> [T, N] of all inputs, with the bias."""
         return _rounded_sum(weight.add_over_ranks(x, group.largest, group.sum), bias, x.dtype)
 
     def join_columns(self, part: torch.Tensor, shares: Shares) -> torch.Tensor:

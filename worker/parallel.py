@@ -97,6 +97,25 @@ class OneRank(ParallelGroup):
 ONE_RANK = OneRank()
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Consecutive things, such as rows of a table, of which each rank has some."""
+
+    group: ParallelGroup
+    starts: tuple[int, ...]
+    """The first one of each rank, and behind the last one."""
+
+    @property
+    def held(self) -> range:
+        """Those of this rank."""
+        return range(*self.starts[self.group.rank : self.group.rank + 2])
+
+    @property
+    def largest(self) -> int:
+        """The most that a rank has."""
+        return max(end - start for start, end in zip(self.starts, self.starts[1:], strict=False))
+
+
 @dataclass
 class Capacity:
     """What the parameters of a model may have in all; one that is too large is refused while it is made."""

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import InputBatch, Shares, adapters
+from kernels.api import InputBatch, adapters
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.matrix import AdaptedMatrix, Matrix
-from worker.parallel import Placement
+from worker.parallel import Placement, Shares
 
 
 class VocabEmbedding(Matrix):

@@ -26,6 +26,7 @@ from kernels.api import (
     Pack,
     PackedMatrix,
     PackedTable,
+    QuantizedWeight,
     WeightForms,
 )
 from worker.layers.base import WeightOwner
@@ -100,6 +101,8 @@ class PackedMethod(LinearMethod):
 
 class ShareMethod(PackedMethod):
     """A rank's inputs of a matrix of integers, whose sums are exact in any order."""
+
+    weight: QuantizedWeight
 
 
 class LowBitMethod(LinearMethod):

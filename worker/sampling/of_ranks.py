@@ -1,14 +1,14 @@
 """Sampling in a tensor-parallel group: rank 0 chooses, and tells the others, which have the same logits.
 
-A program that chooses tells its tokens itself, with a number below 0 where the sampler is to choose; so all
-ranks know whether another exchange follows.
+A program that chooses tells its tokens itself, with UNKNOWN where the sampler is to choose; so all ranks know
+whether another exchange follows.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from kernels.api import SamplingOps
+from kernels.api import SamplingColumns, SamplingOps
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.rows import GrammarRows
@@ -71,7 +71,9 @@ class FollowingSampler(Sampler):
 
 def _told(group: ParallelGroup, chosen: torch.Tensor, taken: torch.Tensor) -> Integers:
     """Returns the tokens [A] int64 that rank 0 has taken. chosen: of the program, the same on all ranks."""
-    tokens: Integers = (group.from_first(taken) if (chosen < 0).any() else taken).numpy()
+    tokens: Integers = (
+        group.from_first(taken) if (chosen == SamplingColumns.UNKNOWN).any() else taken
+    ).numpy()
     return tokens
 
 

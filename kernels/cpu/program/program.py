@@ -57,8 +57,7 @@ class StepProgram:
         self._team, self._on_batch, self._on_run, self._memory = team, on_batch, on_run, memory
         self._batch: InputBatch | None = None
         self._first_rows = hidden
-        self.check: Callable[[], None] = _do_nothing
-        """Is called behind a run; raises an error where it has failed, as when another rank has ended."""
+        self.check: Callable[[], None] = lambda: None  # behind a run: raises where another rank has ended
 
     @property
     def most_tokens(self) -> int:
@@ -91,7 +90,3 @@ class StepProgram:
             update(batch, records)
         self._team.run(self.program)
         self.check()
-
-
-def _do_nothing() -> None:
-    """What fails is a program of ranks."""

@@ -17,6 +17,7 @@ from kernels.cpu.program.writer import ProgramWriter, check_unpadded
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ExchangeRowsRecord
 from kernels.ops.layers.adapters import StepAdapters
+from kernels.ops.sampling.columns import UNKNOWN
 from kernels.torch_ops import PairProducts, RankGroup, Shares
 
 _NUM_ROWS = ExchangeRowsRecord.word("num_rows")
@@ -42,6 +43,12 @@ class RankRecords:
         """Says of how many tokens the exchanges from index `begin` on have rows."""
         index, factor = self._exchanges[self._exchanges[:, 0] >= begin].T
         records[index, ROWS], records[index, _NUM_ROWS] = min(1, tokens), factor * tokens
+
+    def begin_choice(self, records: Records, count: int, begin: int, tokens: torch.Tensor) -> None:
+        """Says from how many tokens' logits the next ones are chosen, by exchanges from index `begin` on.
+        tokens: [A] int64, of which none is known before rank 0 chooses."""
+        self.write_tokens(records, count, begin)
+        tokens.fill_(UNKNOWN)
 
     def exchange(self, x: torch.Tensor, factor: int = 1, width: int = 0) -> torch.Tensor:
         """Puts the exchange of x [M * factor, N]. Returns [ranks, M * factor, N]. width: the largest N of all

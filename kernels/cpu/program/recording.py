@@ -43,7 +43,6 @@ from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.adapters import StepAdapters
-from kernels.ops.sampling.columns import UNKNOWN
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops, RankGroup, Shares
 from kernels.wanted import Wanted
@@ -331,11 +330,10 @@ class RecordingOps(RankWriter):
         logits: Callable[[torch.Tensor], torch.Tensor],
         hidden: torch.Tensor,
         most_logits: int,
-        group: RankGroup | None = None,
+        group: RankGroup,
     ) -> None:
         """Puts the logits, float32, of `most_logits` tokens at most, and the choice among them. Batches that
-        want less compute less (StepProgram.computed). hidden: [M, E]. group: in which rank 0 chooses, and
-        tells the others; None: there are no others."""
+        want less compute less (StepProgram.computed). hidden: [M, E]. Rank 0 chooses, and tells others."""
         from kernels.cpu.sampling.choose import Choice  # compiles, the first time
 
         gather, in_order, before = self.next_index, torch.arange(most_logits), len(self._adapted)
@@ -346,23 +344,20 @@ class RecordingOps(RankWriter):
         for operation, record in choice.operations():
             self.put(operation, record, 1, repeatable=True)
         chosen = slice(product.stop, self.next_index)
-        ranks, chooses = None if group is None else self.ranks(group), group is None or group.rank == 0
-        if ranks is not None:
-            ranks.tell(choice.tokens)
+        if group.size > 1:
+            self.ranks(group).tell(choice.tokens)
 
         def update(batch: InputBatch, records: Records) -> None:
             computed = batch.num_logits
             self.computed.logits = all_logits[:computed] if computed else None
-            self.computed.tokens = None
+            self.computed.tokens = None if group.size == 1 else choice.tokens[:computed]
             records[product, ROWS] = computed
-            if ranks is not None:
-                ranks.write_tokens(records, computed, gather)
-                choice.tokens.fill_(UNKNOWN)
-                self.computed.tokens = choice.tokens[:computed]
+            if group.size > 1:
+                self.ranks(group).begin_choice(records, computed, gather, choice.tokens)
             _adapt_rows(records, adapted, batch.logit_adapters if computed else None)
             indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
             records[gather, _GATHERED] = indexes.data_ptr()
-            if chooses and batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
+            if group.rank == 0 and batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
                 rows, columns = batch.sampled_by
                 choice.set_rows(
                     records[chosen], all_logits[:computed], columns, rows.data_ptr(), indexes.data_ptr()

@@ -27,7 +27,7 @@ UNKNOWN = -2
 class SamplingColumns:
     """One contiguous column of 64-bit numbers per name, which keeps its address."""
 
-    NEUTRAL, MIRRORED = NEUTRAL, MIRRORED
+    NEUTRAL, MIRRORED, UNKNOWN = NEUTRAL, MIRRORED, UNKNOWN
 
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows

@@ -67,8 +67,7 @@ def record(
     checks: see RecordingOps.recording(). Raises CannotRecord."""
     with ops.recording(model, checks):
         hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
-        group = model.head.group
-        ops.choose(model.logits, hidden, most_logits, group if group.size > 1 else None)
+        ops.choose(model.logits, hidden, most_logits, model.head.group)
     return hidden
 
 

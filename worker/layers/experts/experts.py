@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import InputBatch, Shares, WeightForms, adapters
+from kernels.api import InputBatch, WeightForms, adapters
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.linear import RowLinear, column_linear
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.layers.mlp import ClampedGate, FeedForward, GatedActivation, GatedMLP
-from worker.parallel import Placement
+from worker.parallel import Placement, Shares
 
 
 class WideMatrix(Matrix):

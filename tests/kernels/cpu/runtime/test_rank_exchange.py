@@ -9,7 +9,7 @@ import torch
 
 from kernels.cpu.runtime.rank_link import RankLink
 from kernels.cpu.runtime.records import ExchangeRowsRecord
-from tests.kernels.cpu.runtime.test_rank_link import CAPACITY, make_links, on_each, wait
+from tests.kernels.cpu.runtime.test_rank_link import CAPACITY, links_of, on_each, wait
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -55,7 +55,7 @@ def test_rows_of_all_ranks(size: int, widths: tuple[int, int]):
             link.exchange(0, 0, 0, wait)
         link.check()
 
-    on_each(make_links(size), work)
+    on_each(links_of(size), work)
 
 
 def test_all_ranks_get_the_rows_of_rank_0():
@@ -64,7 +64,7 @@ def test_all_ranks_get_the_rows_of_rank_0():
         exchange(link, x, x[None], 1, 8)
         assert not x.any()
 
-    on_each(make_links(2), work)
+    on_each(links_of(2), work)
 
 
 def failure(link: RankLink) -> None:
@@ -82,7 +82,7 @@ def failure(link: RankLink) -> None:
 
 
 def test_a_peer_that_has_ended_is_not_waited_for():
-    _, other = make_links(2)
+    _, other = links_of(2)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as peer:
         descriptor = os.pidfd_open(peer.pid)
         other.watch(descriptor)
@@ -92,11 +92,11 @@ def test_a_peer_that_has_ended_is_not_waited_for():
 
 
 def test_a_peer_that_gives_up_is_not_waited_for():
-    first, other = make_links(2)
+    first, other = links_of(2)
     other.abort()
     failure(first)
 
 
 def test_no_wait_is_without_an_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(RankLink, "DEADLINE_S", 0.0)
-    failure(make_links(2)[0])
+    failure(links_of(2)[0])

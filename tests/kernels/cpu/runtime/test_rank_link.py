@@ -18,7 +18,8 @@ def wait(rank: int) -> None:
     """The other one comes."""
 
 
-def make_kind(request: pytest.FixtureRequest, size: int) -> list[RankLink]:
+def links_of(size: int, kind: str = "compiled") -> list[RankLink]:
+    """The ends of so many ranks. kind: how they exchange."""
     memory = mmap.mmap(-1, RankLink.num_bytes(size, CAPACITY))
     plain = {
         "compiled": [False] * size,
@@ -27,7 +28,7 @@ def make_kind(request: pytest.FixtureRequest, size: int) -> list[RankLink]:
     }
     return [
         RankLink(memory, rank, size, CAPACITY, PlainExchange() if is_plain else None)
-        for rank, is_plain in enumerate(plain[request.param])
+        for rank, is_plain in enumerate(plain[kind])
     ]
 
 
@@ -40,7 +41,7 @@ def make_kind(request: pytest.FixtureRequest, size: int) -> list[RankLink]:
 )
 def make_links(request: pytest.FixtureRequest) -> Make:
     """The ends of so many ranks, which exchange by compiled code, without, or every other one of them."""
-    return lambda size: make_kind(request, size)
+    return lambda size: links_of(size, request.param)
 
 
 def on_each(links: list[RankLink], work: Callable[[RankLink], None]) -> None:

@@ -20,6 +20,7 @@ from tests.simulation.adapters import Adapters
 from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
+from tests.simulation.ranks import VirtualRanks
 from tests.simulation.workload import Workload
 from worker.load import load
 from worker.platforms.base import Report
@@ -75,8 +76,8 @@ class Device:
         self.memory = TaggedMemory(
             self._executor.rows, self.ready.num_host_blocks, workload.namespace, settings.has_states
         )
-        self.compute: Callable[[int], None] = lambda step: None
-        """What a rank does with others in each step."""
+        self.ranks: VirtualRanks | None = None
+        """Those of a group that this is one of."""
         self.dies = False  # in the step that comes next
         self._is_struck = False  # by a step that was launched
         self._loading: list[Future[worker_pb2.AdapterLoaded]] = []
@@ -84,8 +85,9 @@ class Device:
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool]) -> None:
         """See StepRunner."""
         assert len(self._executor._pending) < MAX_UNDER_WAY, "too many plans are under way"
-        self.compute(plan.step)
-        self._executor.launch(plan, lambda: is_interrupted() or self._random.random() < 0.1)
+        if self.ranks is not None:
+            self.ranks.compute(plan.step)
+        self._executor.launch(plan, lambda: is_interrupted() or self._interrupts())
         self.memory.execute(plan)
         work = zip(*(unpack_u32(column) for column in (plan.rows, plan.starts, plan.counts)), strict=True)
         self.trace("worker", "launches", plan.step, "rows", *work)
@@ -96,6 +98,10 @@ class Device:
             self._is_struck, now = True, self._loop.time()
             left = self._executor.backend.seconds_until(self._executor.backend._busy_until)
             self._strike(now + left * self._random.random(), "" if self.dies else victim)
+
+    def _interrupts(self) -> bool:
+        """Whether a burst ends here; with other ranks, they agree on that."""
+        return self.ranks is None and self._random.random() < 0.1
 
     def seconds_left(self) -> float | None:
         """See StepRunner."""

@@ -33,7 +33,7 @@ class GroupMemory:
         seconds until it goes on once it may, at most. Raises RankGone."""
         exchange = VirtualExchange(self, processor, lambda: hop * random.random())
         link = RankLink(self.memory, rank, self.size, _CAPACITY, exchange)
-        ranks = VirtualRanks(link, self, processor, exchange.wait)
+        ranks = VirtualRanks(link, self, processor, exchange.wait, random)
         ranks.await_pids(pid)
         return ranks
 
@@ -69,10 +69,19 @@ class VirtualRanks(Ranks):
     """Sees the end of a process in the processes of the simulation."""
 
     def __init__(
-        self, link: RankLink, group: GroupMemory, processor: Processor, wait: Callable[[], None]
+        self,
+        link: RankLink,
+        group: GroupMemory,
+        processor: Processor,
+        wait: Callable[[], None],
+        random: Random,
     ) -> None:
         super().__init__(link, lambda what, fraction: None)
-        self._group, self._processor, self._wait = group, processor, wait
+        self._group, self._processor, self._wait, self._random = group, processor, wait, random
+
+    def of_first(self, value: int) -> int:
+        """See RankPeers. What is asked is whether a burst ends, which it does now and then by itself."""
+        return super().of_first(value or self._random.random() < 0.1)
 
     def compute(self, step: int) -> None:
         """Exchanges something in the middle of a step, as layers do. Raises RankGone."""

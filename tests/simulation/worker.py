@@ -182,8 +182,7 @@ class WorkerProcess:
         arguments = self._workload, self._random, self._poisons, self._strike
         ranks = self._join(command.initialize)
         self.device = Device(self.processor, command.initialize, *arguments)
-        if ranks is not None:
-            self.device.compute = ranks.compute
+        self.device.ranks = ranks
         self.channel.send(worker_pb2.WorkerMessage(ready=self.device.ready))
         return LoadedWorker(of_rank(self.device, ranks), command.initialize, self.device.ready)
 

@@ -93,6 +93,7 @@ class Limits:
         "inf"
     )  # no round begins that would not end within them, if it is as long as others
     json: Path | None = None  # a row per round; rounds that it has are not run again
+    keeps_all: bool = False  # also the histories of rounds in which nothing was wrong
 
 
 def run_rounds(limits: Limits, seed: int, setting: Setting, shares: dict[str, int]) -> int:
@@ -116,10 +117,10 @@ def run_rounds(limits: Limits, seed: int, setting: Setting, shares: dict[str, in
             rounds.append(row_of(result))
             if limits.json is not None:
                 limits.json.write_text(json.dumps({"rounds": rounds}, indent=1) + "\n")
-            if result.is_fine:
-                path.unlink()
-            else:
+            if not result.is_fine:
                 print(describe(result, path), flush=True)
+            elif not limits.keeps_all:
+                path.unlink()
     except KeyboardInterrupt:
         print("interrupted: these rounds are whole")
     print(totals)
@@ -183,13 +184,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--round", type=int, default=ROUND, help="strikes under one service; default: 80")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all rounds")
     parser.add_argument("--json", type=Path, help="a row per round; those that it has are not run again")
+    parser.add_argument(
+        "--keep", action="store_true", help=f"all histories, in {KEPT}; default: of bad rounds"
+    )
     parser.add_argument("--check", type=Path, metavar="FILE", help="judge a history")
     options = parser.parse_args(arguments)
     if options.check is not None:
         return check_again(options.check)
     shares = _shares(options.victims)
     kills = sum(shares.values()) if options.kills is None else options.kills
-    limits = Limits(kills, options.round, options.seconds, options.json)
+    limits = Limits(kills, options.round, options.seconds, options.json, options.keep)
     frontends = options.frontends or (1 if options.device == DEFAULT else FRONTENDS)
     gaps = tuple(options.gaps) if options.gaps else None
     surroundings = frontends, gaps, options.load, options.tensor_parallel_size

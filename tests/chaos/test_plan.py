@@ -119,3 +119,5 @@ def test_rounds_that_are_written_down_are_not_run_again(tmp_path: Path, monkeypa
         (8, 2, []),
     ]
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["seed-7.jsonl"]
+    assert run_rounds(Limits(2, 2, keeps_all=True), 9, Setting(), {"engine": 1}) == 0
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"seed-7.jsonl", "seed-9.jsonl"}

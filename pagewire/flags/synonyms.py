@@ -130,7 +130,7 @@ COUNTERPARTS = {
     **dict.fromkeys(("--enable-lora", "--lora-modules", "--max-lora-rank"), _LORA),
     "--limit-mm-per-prompt": _IMAGES,
     "--mm-processor-kwargs": _IMAGES,
-    "--enable-expert-parallel": "no flag: --tensor-parallel-size divides each expert among ranks",
+    "--enable-expert-parallel": "no flag: --tensor-parallel-size gives each rank whole experts",
     "--node-rank": "pagewire serve on the first host, pagewire ranks on each other one",
     "--data-parallel-address": "pagewire frontend --engine ADDRESS, for engines on other hosts",
     "--headless": "--frontends 0 --listen ADDRESS",

@@ -60,6 +60,7 @@ class RankSocket:
         self._awake = AwakeTime(time.monotonic())
         self._next_look = 0.0
         self._connection: WorkerConnection | None = None
+        self._has_hosts = False  # ranks of other hosts connect, with a key
         self.watch(self.descriptor)
         self.watch(stop.fileno())
 
@@ -88,6 +89,7 @@ class RankSocket:
 
     def listen_to_hosts(self, address: str, silence_s: float) -> None:
         """Lets ranks of other hosts connect. silence_s: see transport.bind_tcp_too(). Raises StartupError."""
+        self._has_hosts = True
         self.watch_connections()
         transport.bind_tcp_too(self._socket, address, self._key, silence_s=silence_s)
 
@@ -160,7 +162,7 @@ class RankSocket:
     def _check_hello(self, hello: WorkerHello, rank: Rank | None) -> None:
         """Raises WorkerDied for a rank on another host that does not fit into the group. rank: that it is, if
         any."""
-        if not hello.host:
+        if not (self._has_hosts and hello.host):
             return
         name = f"rank {hello.rank} on {hello.host}"
         for what, theirs, ours in (

@@ -1,6 +1,7 @@
 """Flags of a worker whose ranks are on several hosts."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pagewire.config.base import CommonConfig, flag
 
@@ -17,8 +18,8 @@ class NodesConfig(CommonConfig):
     )
     nnodes: int = flag(
         1,
-        "hosts that have these processes, each as many: the first runs pagewire serve, the others pagewire"
-        " ranks",
+        "hosts that share these processes evenly: pagewire serve runs on the first, pagewire ranks on the"
+        " others",
         at_least=1,
         at_most=64,
     )
@@ -42,6 +43,11 @@ class NodesConfig(CommonConfig):
 class RanksConfig(NodesConfig):
     """`pagewire ranks`: the ranks of one host, of a worker whose engine core is on another; with the same
     --tensor-parallel-size, --nnodes and --master-addr, and the other --curve-key."""
+
+    COMMON: ClassVar[frozenset[str]] = frozenset(
+        {"curve_key", "master_addr", "master_port", "nnodes", "tensor_parallel_size", "trusted_network"}
+    )
+    """Flags of other classes that --help shows."""
 
     node_rank: int = flag(
         0, "number of this host: 1 to nnodes - 1; 0 is that of pagewire serve", common=True, at_least=0

@@ -136,10 +136,14 @@ def flags_of(config_class: type[Any]) -> dict[str, Flag]:
     """Returns the flags of a configuration class by field name, in the order of its fields."""
     hints = get_type_hints(config_class)
     decided: frozenset[str] = getattr(config_class, "DECIDED", frozenset())
+    common: frozenset[str] = getattr(config_class, "COMMON", frozenset())
+
+    def make(field: "dataclasses.Field[Any]") -> Flag:
+        facts = {**field.metadata, "common": field.metadata["common"] or field.name in common}
+        return Flag(name=field.name, hint=hints[field.name], default=field.default, **facts)
+
     return {
-        field.name: Flag(name=field.name, hint=hints[field.name], default=field.default, **field.metadata)
-        for field in dataclasses.fields(config_class)
-        if field.name not in decided
+        field.name: make(field) for field in dataclasses.fields(config_class) if field.name not in decided
     }
 
 

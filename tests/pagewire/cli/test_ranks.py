@@ -6,6 +6,7 @@ from pagewire.cli import ranks
 from pagewire.config import NodesConfig, RanksConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
+from pagewire.flags.flag import flags_of
 from pagewire.host.nodes import check_nodes
 
 GOOD = {"tensor_parallel_size": 4, "nnodes": 2, "master_addr": "127.0.0.1", "curve_key": "k"}
@@ -35,6 +36,12 @@ def test_flags_that_no_group_has(kind: type[NodesConfig], wrong: dict[str, objec
     with pytest.raises(StartupError) as raised:
         check_nodes(kind(**GOOD | wrong))  # type: ignore[arg-type]
     assert why in raised.value.why and todo in raised.value.todo
+
+
+def test_help_shows_what_all_hosts_agree_on():
+    shared = "curve_key", "master_addr", "nnodes", "tensor_parallel_size", "trusted_network"
+    assert all(flags_of(RanksConfig)[name].common for name in shared)
+    assert not any(flags_of(ServeConfig)[name].common for name in shared)
 
 
 def test_the_ranks_of_a_host():

@@ -232,7 +232,7 @@ def test_the_same_but_for_roundings(name: str, dtype: torch.dtype):
 
 def test_every_operation_is_compared():
     """Those of these folders, but for the ones that are compared with what they are made of: see
-    test_dispatch.py, test_gather.py and test_decide_rows.py."""
+    test_dispatch.py, test_gather.py, test_decide_rows.py and test_rank_parts.py."""
     team, operations = PythonTeam(computes=False), set()
     for case in (*EXACT.values(), *NEARLY.values()):
         for dtype in DTYPES:
@@ -248,5 +248,9 @@ def test_every_operation_is_compared():
         "experts.dispatch.dispatch",
         "elementwise.gather.gather_rows",
         "experts.dispatch.grouped_product",
+        "elementwise.rank_parts.add_parts_bfloat16",
+        "elementwise.rank_parts.add_parts_float32",
+        "elementwise.rank_parts.find_owners",
+        "elementwise.rank_parts.join_parts",
     }
     assert operations - team.names == {f"kernels.cpu.{name}" for name in elsewhere}

@@ -10,9 +10,10 @@ it, and copies their parts. A rank that has posted exchange n has read all of n 
 all post n may write its buffer of n + 1, which was that of n - 1: so one wait is enough.
 
 A rank spins for about 50 us, then lets others have its core, then sleeps on the posted word; a rank that
-sleeps looks now and then whether the others live (worker.cpu.rank_memory). In a program (exchange_rows) it
-looks itself; where another rank has ended, or given up, this exchange fails and those behind it do nothing,
-so that the program ends, and then the caller asks RankLink.check().
+waits looks now and then whether the others live (worker.cpu.rank_memory). In a program (exchange_rows) it
+looks itself, and is slower to sleep: to wake a processor that halts takes longer than most exchanges. Where
+another rank has ended, or given up, this exchange fails and those behind it do nothing, so that the program
+ends, and then the caller asks RankLink.check().
 """
 
 from kernels.cpu.compiler import types
@@ -26,6 +27,8 @@ LINE = 64
 ABORT, POSTED, SLEEPERS = 0, 0, 8
 """Offsets: in line 0, and in the line of a rank."""
 SPINS, YIELDS = 2000, 20
+YIELDING_ROUNDS = 100
+"""How often a rank in a program looks whether the others live before it sleeps, YIELDS apart."""
 _FUTEX = OPERATIONS.futex
 _WAIT, _WAKE = 0, 1
 _TIMEOUT = RankExchange.offset("seconds")
@@ -63,7 +66,7 @@ def _sleep(exchange: RankExchange, line: int, seen: int) -> None:
 
 
 def _has_posted(exchange: RankExchange, rank: int) -> bool:
-    """Waits for a moment, with one sleep at the end."""
+    """Waits for a moment, with one sleep at the end if it may."""
     line, spins = _line(exchange, rank), exchange.spins
     seen = atomics.read(line + POSTED)
     while seen < exchange.sequence and spins < SPINS + YIELDS:
@@ -73,7 +76,7 @@ def _has_posted(exchange: RankExchange, rank: int) -> bool:
             atomics.yield_core()
         spins += 1
         seen = atomics.read(line + POSTED)
-    if seen < exchange.sequence:
+    if seen < exchange.sequence and exchange.may_sleep != 0:
         _sleep(exchange, line, seen)
         seen = atomics.read(line + POSTED)
     return seen >= exchange.sequence
@@ -110,15 +113,16 @@ def _is_over(exchange: RankExchange) -> bool:
 
 def _await_all(exchange: RankExchange) -> None:
     """Returns when all ranks have posted, or the exchange has failed."""
-    exchange.spins, sleeps = 0, 0
+    exchange.spins, exchange.may_sleep, rounds = 0, 0, 0
     exchange.missing = _missing(exchange)
     while exchange.missing >= 0 and exchange.failed == 0:
-        if sleeps >= exchange.most_sleeps or _is_over(exchange):
+        if rounds >= YIELDING_ROUNDS + exchange.most_sleeps or _is_over(exchange):
             exchange.failed = 1
         else:
             exchange.spins = SPINS
+            exchange.may_sleep = 1 if rounds >= YIELDING_ROUNDS else 0
             exchange.missing = _missing(exchange)
-            sleeps += 1
+            rounds += 1
 
 
 @operation

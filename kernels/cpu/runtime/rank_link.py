@@ -58,6 +58,7 @@ class RankLink:
             seconds=0,
             nanoseconds=_SLEEP_NS,
             spins=0,
+            may_sleep=1,
             is_posted=0,
             missing=0,
             peers=ctypes.addressof(self._peers),
@@ -115,7 +116,7 @@ class RankLink:
     def _exchange(self, on_missing: Callable[[int], None]) -> None:
         record = self._record
         record.sequence += 1
-        record.is_posted = record.spins = 0
+        record.is_posted, record.spins, record.may_sleep = 0, 0, 1
         self._kernels.exchange_parts(record)
         while record.missing >= 0:
             on_missing(record.missing)

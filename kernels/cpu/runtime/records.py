@@ -85,6 +85,7 @@ class RankExchange(Record):
     seconds: i64  # a sleep takes so long, and
     nanoseconds: i64
     spins: i64  # that are left out
+    may_sleep: i64  # 0: a rank that waits spins and yields alone
     is_posted: i64
     missing: i64  # a rank that was waited for; -1: none
     peers: Address  # [num_peers] struct pollfd: descriptors that can be read when a process has ended

@@ -39,7 +39,7 @@ class CoreSocket(RankSocket):
         self.adapters: list[AdapterLoaded] = []
         self.num_bad_frames = 0
         self.lines: list[Line] = []
-        self._host, self._is_idle = context, False
+        self._host, self._is_idle, self._has_hosts = context, False, False
         self._frames: deque[tuple[bytes, bytes]] = deque()
         self._socket = _Reader(self._frames)  # type: ignore[assignment]
         context.bind(self)

@@ -41,14 +41,11 @@ class RankProcesses:
                 if not why:
                     return 0
                 lasted = time.monotonic() - began
-                pause = 0.0 if lasted >= WINDOW_S else min(2 * pause or FIRST_PAUSE_S, self._longest_pause)
+                longest = self._config.max_restart_pause
+                pause = 0.0 if lasted >= WINDOW_S else min(2 * pause or FIRST_PAUSE_S, longest)
                 log.warning("%s; the ranks of this host start again in %.1f s", why, pause)
                 if signals.wait(pause) & STOPPING:
                     return 0
-
-    @property
-    def _longest_pause(self) -> float:
-        return self._config.max_restart_pause
 
     def _start(self) -> None:
         """Raises StartupError."""

@@ -38,6 +38,10 @@ class Limits:
     """Elements of what each of the worker's heads makes of it."""
     input_embedding_size: int = 0
     """Elements of a value in place of a token; 0: rows have tokens alone."""
+    media_kinds: frozenset[int] = frozenset()
+    """What the worker has an encoder for, MediaKind."""
+    max_item_vectors: int = 0
+    """Of an item of media: the worker's encoder cache has room for so many."""
     adapters_caveat: str = ""
     """Why the worker takes no adapters; empty: it takes them."""
     whole_prompts: bool = False

@@ -15,12 +15,23 @@ from engine_core.adapters.memory import AdapterMemory, AdapterWorker
 from engine_core.adapters.names import AdapterNames
 from engine_core.adapters.sources import NO_ADAPTERS, AdapterOptions
 from engine_core.context import BUG, CoreContext, Identity, no_token_error
+from engine_core.drain import Drain
 from engine_core.errors import Code, InvariantError, Refused
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.intake.preparation import Compiler, Grammars, Preparation
-from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
+from engine_core.io.inbox import (
+    DrainRequested,
+    Event,
+    FrontendGone,
+    HealthProbe,
+    Inbox,
+    Received,
+    SocketsFailed,
+)
+from engine_core.kv_transfer.pulls import NO_TRANSFER, BlockReader, TransferOptions
+from engine_core.kv_transfer.transfer import KvTransfer
 from engine_core.ownership import keep_scores
 from engine_core.quarantine.quarantine import IDLE_SLEEP_S
 from engine_core.request import Request
@@ -116,8 +127,8 @@ class Pace:
         return delay if delay >= _LEAST_DELAY_S else 0.0
 
 
-class Worker(Compiler, AdapterWorker, Protocol):
-    """Executes plans in order, and compiles grammars and loads adapters beside them."""
+class Worker(Compiler, AdapterWorker, BlockReader, Protocol):
+    """Executes plans in order; compiles grammars, loads adapters and reads blocks beside them."""
 
     on_wait: Callable[[], None]
     """Set by the engine core. Every method that waits calls it a few times a second: a step may be long."""
@@ -155,26 +166,36 @@ class EngineCore:
         heartbeat: Callable[[], None] = lambda: None,
         bounds: QueueBounds = UNBOUNDED,
         adapters: AdapterOptions = NO_ADAPTERS,
+        transfer: TransferOptions = NO_TRANSFER,
+        drain_timeout: float = 0.0,
+        media_memory: float = inf,
     ) -> None:
         """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at.
 
         heartbeat: called in each turn of the loop and while it waits: proves that the loop is alive.
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
         bounds: how much may wait. adapters: from where they may be loaded, and how much memory they take.
+        transfer: how blocks move to and from other cores. drain_timeout: seconds; see Drain. media_memory:
+        bytes of the media of requests in flight.
         """
+        identity.welcome.transfer_namespace = transfer.namespace(scheduler.prefix_cache.secret)
         context = CoreContext(identity, scheduler, send, clock)
         self.scheduler = scheduler
         self.counters = context.counters
-        self.intake = Intake(context, bounds)
+        self.intake = Intake(context, bounds, media_memory)
         self._context = context
         self._worker = worker
         self.adapters = AdapterMemory(scheduler, worker, adapters.sources, adapters.capacity, adapters.held)
-        supplies = Grammars(scheduler, worker), self.adapters
+        self.transfer = KvTransfer(context, worker, transfer)
+        supplies = Grammars(scheduler, worker), self.adapters, self.transfer.pulls
         self._preparation = Preparation(scheduler, supplies, self._refuse)
         self.adapter_names = AdapterNames(
             self.adapters, identity.limits.adapters_caveat, self._announce_adapters, identity.epoch
         )
-        self._frontends = FrontendMessages(context, self.intake, self._preparation, self.adapter_names)
+        self._frontends = FrontendMessages(
+            context, self.intake, self._preparation, self.adapter_names, self.transfer.leases
+        )
+        self._drain = Drain(context, self._frontends.directory, self.transfer.leases, drain_timeout)
         self._inbox = inbox
         self._clock = clock
         self._heartbeat = heartbeat
@@ -209,6 +230,8 @@ class EngineCore:
         self._preparation.review()
         self.adapter_names.review()
         now = self._clock()
+        self._drain.review(now)
+        self.transfer.leases.review(now)
         plan = self.scheduler.schedule(now)
         self._publish(only_finishes=True)
         self._report_faults()
@@ -248,10 +271,15 @@ class EngineCore:
                 )
 
     def _idle_sleep(self) -> float:
-        is_changing = self.adapters.is_loading or self.adapter_names.is_changing
-        if is_changing and not (self.scheduler.requests or self.scheduler.in_flight):
+        if self._has_asides and not (self.scheduler.requests or self.scheduler.in_flight):
             return IDLE_SLEEP_S
         return self.scheduler.idle_sleep
+
+    @property
+    def _has_asides(self) -> bool:
+        """Whether something beside requests needs the loop."""
+        changes = self.adapters.is_loading or self.adapter_names.is_changing
+        return changes or self.transfer.is_active or self._drain.has_begun
 
     def _refuse(self, request: Request, refusal: Refused) -> None:
         self.scheduler.abort(request)
@@ -266,8 +294,7 @@ class EngineCore:
     def _take_events(self) -> None:
         """Handles events. Waits only when no request, plan or answer is in flight."""
         is_busy = self.scheduler.requests or self.scheduler.in_flight or self._frontends.utilities
-        changes_adapters = self.adapters.is_loading or self.adapter_names.is_changing
-        if not (is_busy or changes_adapters or self._inbox):
+        if not (is_busy or self._has_asides or self._inbox):
             self._check_when_idle()
             self.counters.idle()
             self._worker.wait_for(self._inbox)
@@ -281,6 +308,8 @@ class EngineCore:
             self._frontends.lose(event.frontend)
         elif isinstance(event, HealthProbe):
             event.answer(True)
+        elif isinstance(event, DrainRequested):
+            self._drain.begin()
         else:
             assert isinstance(event, SocketsFailed)
             raise RuntimeError("the thread of the frontends' socket has ended") from event.error

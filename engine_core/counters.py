@@ -86,6 +86,14 @@ class Counters:
         "position",
         "outcome",
     )
+    kv_pulls: Counter[str] = counters(
+        "pagewire_core_kv_pulls_total",
+        "Requests whose prefix another engine core holds, by what became of pulling its blocks.",
+        "outcome",
+    )
+    kv_pulled_blocks: int = counter(
+        "pagewire_core_kv_pulled_blocks_total", "KV blocks that were copied from other engine cores."
+    )
     step_seconds: Histogram = histogram(
         "pagewire_core_step_seconds", "Duration of a step, as measured by the worker.", TOKEN_SECONDS
     )

@@ -1,4 +1,5 @@
-"""Handles the messages of frontends: requests, aborts, heartbeats, questions, watches of the prefix cache."""
+"""Handles the messages of frontends (requests, aborts, heartbeats, questions, watches of the prefix cache),
+and of other engine cores, which read blocks."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from engine_core.intake.preparation import Preparation
 from engine_core.io.inbox import Received
 from engine_core.kv_cache.cache_changes import encode
 from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.kv_transfer.leases import Leases
 from engine_core.ownership import DetachedRequests, Handover
 from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, CacheChanges, EngineMessage, Hello, WatchCache
@@ -79,7 +81,12 @@ class FrontendMessages:
     """What frontends send, message by message. All methods run in the step loop's thread."""
 
     def __init__(
-        self, context: CoreContext, intake: Intake, preparation: Preparation, adapters: AdapterNames
+        self,
+        context: CoreContext,
+        intake: Intake,
+        preparation: Preparation,
+        adapters: AdapterNames,
+        leases: Leases,
     ) -> None:
         self.detached = DetachedRequests(context, intake.lost)
         self.cache_watches = CacheWatches(context.scheduler.prefix_cache, context.send)
@@ -87,7 +94,7 @@ class FrontendMessages:
         self.utilities = UtilityAnswers(
             context, intake.recent_aborts, self.detached, self.directory, adapters
         )
-        self._adapters = adapters
+        self._adapters, self._leases = adapters, leases
         self._context = context
         self._scheduler = context.scheduler
         self._counters = context.counters
@@ -113,6 +120,10 @@ class FrontendMessages:
                 self.cache_watches.take(frontend, event.message.watch_cache)
             elif kind == "frontend_reply":
                 self.directory.reply(frontend, event.message.frontend_reply)
+            elif kind == "known_adapters":
+                self._adapters.take_over(event.message.known_adapters)
+            elif kind in ("lease_blocks", "renew_lease", "end_lease"):
+                self._leases.handle(frontend, getattr(event.message, kind))
         except Exception:
             self._counters.internal_errors += 1
             if self._counters.internal_errors.bit_count() == 1:
@@ -125,6 +136,7 @@ class FrontendMessages:
     def lose(self, frontend: bytes) -> None:
         """Fails the requests of a frontend, which may be alive and only have been too slow."""
         self.cache_watches.drop(frontend)
+        self._leases.drop(frontend)
         self.directory.gone(frontend)
         requests = self._scheduler.requests.of_frontend(frontend)
         self._counters.frontends_lost += bool(requests)
@@ -184,8 +196,7 @@ class FrontendMessages:
             self.detached.detach(request)
         self.cache_watches.drop(frontend)
         answer = EngineMessage(welcome=welcome)
-        if len(self._adapters):
-            answer.welcome.adapters.CopyFrom(self._adapters.table())
+        answer.welcome.adapters.CopyFrom(self._adapters.table())
         self._context.send(frontend, answer)
 
     def _give_up(self, frontend: bytes, handle: int) -> None:

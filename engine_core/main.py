@@ -13,10 +13,11 @@ from engine_core.context import Identity
 from engine_core.core import EngineCore
 from engine_core.intake.quota_exchange import QuotaFile, quota_path
 from engine_core.io.frontend_sockets import FrontendSockets
-from engine_core.io.inbox import HealthProbe, Inbox
+from engine_core.io.inbox import DrainRequested, HealthProbe, Inbox
 from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.worker_process import WorkerDied
 from engine_core.kv_cache.hash_key import hash_secret
+from engine_core.kv_transfer.peers import PeerSockets
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
 from engine_core.quarantine.crash_journal import journal_path, open_journal
@@ -31,6 +32,7 @@ from engine_core.startup import (
     make_scheduler,
     pinned_adapters,
     queue_bounds,
+    transfer_options,
 )
 from engine_core.worker_supply import Process, WorkerSupply
 from pagewire.checkpoints.paths import default_served_name
@@ -100,6 +102,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     if config.parent_starts_worker:
         scheduler.track_cache(workers.track_cache(), ready.kept_cache)
     scheduler.open(open_journal(journal, scheduler.num_rows, killed=activation.after_kill))
+    peers = PeerSockets(process.context, process.key.as_client() if process.key is not None else None)
+    stack.callback(peers.close_all)
     core = EngineCore(
         identity,
         scheduler,
@@ -110,6 +114,9 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         heartbeat=process.heartbeat,
         bounds=queue_bounds(config),
         adapters=adapter_options(config, ready, journal.with_suffix(".adapters")),
+        transfer=transfer_options(config, ready, peers),
+        drain_timeout=config.drain_timeout,
+        media_memory=config.media_memory * (1 << 30),
     )
     with _worker_must_live():
         core.load_adapters(pinned_adapters(config))
@@ -121,6 +128,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     freeze_heap()
     suspects = scheduler.quarantine.num_suspects
     _announce(status, identity, ready, block_size=config.block_size, suspects=suspects, **watch.facts)
+    if config.drain_timeout:
+        process.stop.on_first = lambda: endpoints.inbox.put(DrainRequested())
     exit_code = _step_until_the_end(core, status)
     if not exit_code:
         journal.unlink(missing_ok=True)  # after a clean end no request is suspected, nor an adapter

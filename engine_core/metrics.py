@@ -250,6 +250,32 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: parts.core.adapters.num_dropped,
     ),
     Reading(
+        _counter("pagewire_core_encoded_items_total", "Items of media (images, tiles) that steps encoded."),
+        lambda parts: parts.core.scheduler.encoder.num_encoded,
+    ),
+    Reading(
+        _counter("pagewire_core_encoded_vectors_total", "Vectors that were made of them."),
+        lambda parts: parts.core.scheduler.encoder.num_encoded_vectors,
+    ),
+    Reading(
+        _counter(
+            "pagewire_core_encoder_cache_hits_total",
+            "Items of media that a chunk of a prompt needed, and that an earlier step had encoded.",
+        ),
+        lambda parts: parts.core.scheduler.encoder.num_hits,
+    ),
+    Reading(
+        _gauge("pagewire_core_encoder_cache_vectors", "Vectors of the encoder cache, by state.", "state"),
+        lambda parts: {
+            "used": parts.core.scheduler.encoder.num_vectors,
+            "free": parts.core.scheduler.encoder.capacity - parts.core.scheduler.encoder.num_vectors,
+        },
+    ),
+    Reading(
+        _gauge("pagewire_core_media_bytes", "Bytes of media of requests in flight (--media-memory)."),
+        lambda parts: parts.core.scheduler.states.media.num_bytes,
+    ),
+    Reading(
         _gauge("pagewire_worker_weight_bytes", "Bytes of the model's weights."),
         lambda parts: parts.ready.model.weight_bytes,
     ),

@@ -87,6 +87,8 @@ class History:
     """Seconds from then to the plan that completes its prompt, without pauses; None: it is not complete."""
     paused: float = 0.0
     """Seconds of its pauses by preemption that are over."""
+    transfer: float = 0.0
+    """Seconds for which its prefix was being copied from another core."""
 
 
 @dataclass(slots=True)
@@ -124,9 +126,10 @@ class Request:
     tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
+    holder: str = ""  # address of a core from which its prefix is still to be pulled; see kv_transfer/
     content_hashes: Mapping[int, bytes] = field(default_factory=dict)
-    """Position in the prompt -> hash of what stands there in place of the token's embedding: a value of
-    parameters.embeddings."""
+    """Position in the prompt -> what identifies that which stands there in place of the token's embedding: a
+    value of parameters.embeddings, or a vector of one of parameters.media."""
     prompt_logprobs: PendingPromptLogprobs | None = None
     time_limit_at: float | None = None
     deadline_at: float | None = None

@@ -16,6 +16,7 @@ from engine_core.io.remote_ranks import RemoteRanks
 from engine_core.kv_cache.hash_key import FLAG as KEY_FLAG
 from engine_core.kv_cache.hash_key import read_key
 from engine_core.kv_cache.host_swap import SwapCosts
+from engine_core.kv_transfer.pulls import NO_TRANSFER, Peers, TransferOptions
 from engine_core.queue.base import FAIR
 from engine_core.queue.token_counters import Weights
 from engine_core.recording.file import RecordingWriter
@@ -30,7 +31,14 @@ from pagewire.errors import StartupError
 from pagewire.host.liveness import LEAST_PATIENCE_S
 from pagewire.host.nodes import check_nodes
 from pagewire.host.resources import by_node, format_cores, parse_cores
-from pagewire.internal.v1.engine_pb2 import ModelFacts, NamedAdapter, Welcome
+from pagewire.internal.v1.engine_pb2 import (
+    CORE_ROLE_DECODE,
+    CORE_ROLE_PREFILL,
+    CORE_ROLE_UNSPECIFIED,
+    ModelFacts,
+    NamedAdapter,
+    Welcome,
+)
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
 from pagewire.limits import is_adapter_name
 from pagewire.v1.admin_pb2 import Parallelism
@@ -39,6 +47,7 @@ log = logging.getLogger(__name__)
 
 _CANNOT_START = "cannot start the engine core"
 _DEFAULT_MAX_LORAS = 8
+_ROLES = {"both": CORE_ROLE_UNSPECIFIED, "prefill": CORE_ROLE_PREFILL, "decode": CORE_ROLE_DECODE}
 
 
 def check_config(config: EngineConfig) -> None:
@@ -68,8 +77,6 @@ def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
 
 
 def _check_combinations(config: EngineConfig) -> None:
-    if config.pipeline_parallel_size > 1:
-        raise StartupError(_CANNOT_START, "--pipeline-parallel-size is not built yet", "leave it out")
     if config.listen_workers.startswith("tcp://") and not config.external_workers:
         raise StartupError(
             _CANNOT_START,
@@ -95,6 +102,7 @@ def _check_combinations(config: EngineConfig) -> None:
         raise StartupError(
             _CANNOT_START, f"{KEY_FLAG} names blocks of the prefix cache", "leave out --no-prefix-cache"
         )
+    _check_role(config)
     if config.record_tokens and not config.record:
         raise StartupError(_CANNOT_START, "--record-tokens without --record", "add --record FILE")
     if 0 < config.hang_timeout < LEAST_PATIENCE_S:
@@ -103,6 +111,18 @@ def _check_combinations(config: EngineConfig) -> None:
             f"--hang-timeout is {config.hang_timeout}",
             f"use 0, or at least {LEAST_PATIENCE_S}",
         )
+
+
+def _check_role(config: EngineConfig) -> None:
+    """Raises StartupError for a core whose requests could not go on elsewhere with copies of their blocks."""
+    if config.role == "both":
+        return
+    if config.keeps_blocks_by:
+        why = f"--role {config.role} with {config.keeps_blocks_by}: KV blocks cannot be copied"
+        raise StartupError(_CANNOT_START, why, "leave out one of them")
+    if not config.prefix_cache_key:
+        why = f"--role {config.role} without {KEY_FLAG}: blocks of two cores would have other names"
+        raise StartupError(_CANNOT_START, why, f"give all cores one {KEY_FLAG} FILE")
 
 
 def initialize_message(config: EngineConfig) -> Initialize:
@@ -131,8 +151,9 @@ def initialize_message(config: EngineConfig) -> Initialize:
         fast_matmul=config.fast_matmul,
         seed=config.dummy_seed,
         tensor_parallel_size=config.tensor_parallel_size,
+        pipeline_parallel_size=config.pipeline_parallel_size,
         num_hosts=config.nnodes if config.nnodes > 1 else 0,
-        group_name=secrets.token_hex(16) if config.tensor_parallel_size > 1 else "",
+        group_name=secrets.token_hex(16) if config.num_ranks > 1 else "",
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
@@ -145,6 +166,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
         cache_secret=secrets.token_bytes(32),
         cache_key=read_key(config.prefix_cache_key) if config.prefix_cache_key else b"",
+        encoder_cache_tokens=config.encoder_cache_tokens,
         max_loras=config.max_loras or (_DEFAULT_MAX_LORAS if _may_load_adapters(config) else 0),
     )
 
@@ -172,7 +194,14 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         burst_seconds=config.burst_ms / 1000 if ready.takes_bursts else 0.0,
         max_adapters_per_step=ready.model.max_adapters_per_step,
         whole_prompts=ready.model.whole_prompts,
+        encoder_cache_tokens=_encoder_cache_tokens(config, ready),
+        max_num_encoder_tokens=config.max_num_encoder_tokens,
     )
+
+
+def _encoder_cache_tokens(config: EngineConfig, ready: Ready) -> int:
+    """Returns how many vectors of media the worker keeps."""
+    return config.encoder_cache_tokens or max(config.max_num_batched_tokens, ready.max_item_vectors)
 
 
 def _has_prefix_cache(config: EngineConfig, ready: Ready) -> bool:
@@ -215,11 +244,14 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
         device=ready.device or config.device,
-        parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
+        parallelism=Parallelism(
+            tensor=config.tensor_parallel_size, pipeline=config.pipeline_parallel_size, data=1, expert=1
+        ),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
         max_draft_tokens=ready.draft_tokens,
         eos_origins=ready.eos_origins,
         lora_folder=str(Path(config.lora_folder).absolute()) if config.lora_folder else "",
+        role=_ROLES[config.role],
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(
@@ -234,6 +266,8 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         embedding_size=model.embedding_size,
         head_sizes=tuple(model.head_sizes),
         input_embedding_size=model.input_embedding_size,
+        media_kinds=frozenset(model.media_kinds),
+        max_item_vectors=_encoder_cache_tokens(config, ready),
         adapters_caveat=model.adapters_caveat,
         whole_prompts=model.whole_prompts,
     )
@@ -267,6 +301,22 @@ def adapter_options(config: EngineConfig, ready: Ready, deaths: Path) -> Adapter
     return AdapterOptions(sources, int(config.lora_memory * (1 << 30)), tuple(ready.adapters))
 
 
+def transfer_options(config: EngineConfig, ready: Ready, peers: Peers) -> TransferOptions:
+    """Returns how blocks move. In a recording they do not: a replay has no other core. Raises StartupError
+    for a role that needs them to, where the worker cannot copy them."""
+    if config.role != "both" and not ready.transfer_address:
+        raise StartupError(
+            _CANNOT_START,
+            f"--role {config.role}: the worker of {ready.model.architecture} cannot copy its KV blocks:"
+            " its layers have states, it drafts with a model or heads, or its device is no CPU",
+            "leave it out; docs/distributed.md says what can be copied",
+        )
+    if config.record or config.no_prefix_cache:
+        return NO_TRANSFER
+    costs = SwapCosts(ready.prefill_us_per_token)
+    return TransferOptions(peers, ready.transfer_address, ready.transfer_block_bytes, costs)
+
+
 def worker_arguments(config: EngineConfig) -> list[list[str]]:
     """Returns the command-line arguments of each rank of this host, beyond its address and number. Raises
     StartupError."""
@@ -280,7 +330,7 @@ def worker_arguments(config: EngineConfig) -> list[list[str]]:
     shared += [f"--threads={config.threads}"] if config.threads else []
     shared += ["--outlives-core"] if config.parent_starts_worker and config.nnodes == 1 else []
     if config.nnodes > 1:
-        shared += [f"--master-addr={config.master_addr}", f"--group-size={config.tensor_parallel_size}"]
+        shared += [f"--master-addr={config.master_addr}", f"--group-size={config.num_ranks}"]
     shared += _fault_arguments(config)
     cores = _cores_by_rank(config)
     return [shared + ([f"--cores={own}"] if own else []) for own in cores]
@@ -290,7 +340,7 @@ def remote_ranks(config: EngineConfig) -> RemoteRanks | None:
     """Returns the ranks that other hosts have; None: all are on this one."""
     if config.nnodes == 1:
         return None
-    count = config.tensor_parallel_size - config.ranks_per_node
+    count = config.num_ranks - config.ranks_per_node
     return RemoteRanks(f"tcp://{config.master_addr}:{config.master_port}", count, config.ranks_per_node)
 
 

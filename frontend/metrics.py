@@ -45,6 +45,14 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
         lambda parts: parts.engine.journal.num_resent,
     ),
     Reading(
+        Metric(
+            "pagewire_frontend_handovers_total",
+            "counter",
+            "Requests that went from a core that computes prompts to one that decodes (--role).",
+        ),
+        lambda parts: parts.engine.journal.num_handed_over,
+    ),
+    Reading(
         Metric("pagewire_frontend_engines", "gauge", "Engine cores that accept requests."),
         lambda parts: sum(core.serves for core in parts.engine.cores),
     ),
@@ -68,7 +76,7 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
         Metric(
             "pagewire_frontend_full_total",
             "counter",
-            "Calls rejected by a concurrency limit: calls, streams, request_streams, controls or bytes.",
+            "Calls rejected by a limit: calls, streams, request_streams, controls, bytes or media.",
             ("what",),
         ),
         lambda parts: parts.limits.refused,

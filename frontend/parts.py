@@ -90,6 +90,7 @@ def make_parts(
         answers=model.answers,
         serves_others=limits.serves_others,
         pair_template=None if model.scoring is None else model.scoring.template,
+        images=model.images,
     )
     engine = _make_engine_client(config, state)
     generator = Generator(config, model, prompts, engine, limits, counters, tracer)
@@ -124,4 +125,5 @@ def _make_engine_client(config: FrontendConfig, state: ServingState) -> EngineCl
         config.resume_timeout,
         partial(EngineSocket, key=key),
         ready_timeout=config.ready_timeout,
+        share_prefixes=config.share_prefixes,
     )

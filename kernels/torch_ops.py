@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.attention.full_attention import full_attention
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
 from kernels.ops.layers import adapters, norms
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
@@ -175,6 +176,7 @@ class Ops:
     clamped_swiglu = staticmethod(clamped_swiglu)
     adjust_logits = staticmethod(norms.adjust_logits)
     rotate = staticmethod(rotary)
+    full_attention = staticmethod(full_attention)
     output_gate = staticmethod(norms.output_gate)
     gated_norm = staticmethod(norms.gated_norm)
     grouped_norm = staticmethod(norms.grouped_norm)
@@ -321,6 +323,14 @@ class Ops:
         for indexes, of_rank in zip(pairs, gathered, strict=True):
             every[indexes] = of_rank[: len(indexes)]
         return every, torch.arange(tokens * count, device=x.device).view(tokens, count)
+
+    def send(self, x: torch.Tensor, group: RankGroup) -> None:
+        """Copies a tensor from rank 0 of a group of two to the other one, which receives it."""
+        group.gather(x)
+
+    def receive(self, shape: tuple[int, int], dtype: torch.dtype, group: RankGroup) -> torch.Tensor:
+        """Returns the tensor that rank 0 of a group of two sends, which has this shape."""
+        return group.gather(torch.empty(shape, dtype=dtype))[0]
 
     def layer(self) -> AbstractContextManager[None]:
         """What is computed within belongs to one layer of the model."""

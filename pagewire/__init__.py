@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pagewire.errors import StartupError as StartupError
     from pagewire.llm import LLM as LLM
     from pagewire_client.aio import AsyncClient as AsyncClient
+    from pagewire_client.images import Image as Image
     from pagewire_client.params import BeamSearch as BeamSearch
     from pagewire_client.params import SamplingParams as SamplingParams
     from pagewire_client.sync import Client as Client
@@ -19,6 +20,7 @@ _HOMES = {
     "AsyncClient": "pagewire_client.aio",
     "BeamSearch": "pagewire_client.params",
     "Client": "pagewire_client.sync",
+    "Image": "pagewire_client.images",
     "LLM": "pagewire.llm",
     "PagewireError": "pagewire.errors",
     "SamplingParams": "pagewire_client.params",

@@ -70,6 +70,9 @@ class GenerateConfig(SamplingConfig):
     """`pagewire generate`: streams the continuation of a prompt."""
 
     prompt: str = flag("-", "text to continue; - reads standard input", positional=True, metavar="PROMPT")
+    image: tuple[str, ...] = flag(
+        (), "file of an image, for a placeholder in the prompt; may be repeated", metavar="FILE"
+    )
     n: int | None = flag(None, "number of continuations", common=True, at_least=1)
     usage: bool = flag(False, "print token counts and speed to standard error", common=True)
 

@@ -14,6 +14,14 @@ MAX_TOKEN_IDS = 4096
 """Tokens that are barred, or that end an output: those of 64 rows then take 5 ms of a step."""
 EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Element types of Prompt.embeddings, and their bytes."""
+MAX_MEDIA = 16
+"""Media of one request."""
+MAX_MEDIA_PIXELS = 64 << 20
+"""Pixels of all images of one request, as the headers of their files state them."""
+MAX_MEDIA_ASPECT = 200
+"""The longer side of an image, in shorter ones."""
+MAX_MEDIA_BYTES = 64 << 20
+"""Bytes of one request's images as the encoder takes them: resized, or cut into tiles."""
 MAX_VECTOR_VALUES = 1 << 23
 """Elements of all vectors of one response: 32 MiB of float32."""
 MAX_STEP_VECTOR_VALUES = 4 * MAX_VECTOR_VALUES

@@ -14,18 +14,21 @@ import transformers
 
 from tests.checkpoints import ENCODERS, FAMILIES, architecture, config_class
 from tests.transformers_models import DRIVEN, REFUSED
+from tests.vision_models import FAMILIES as VISION_MODELS
 from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
 from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
 from tests.worker.cuda.test_encoders import VARIANTS as ENCODERS_ON_CUDA
 from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
 from tests.worker.test_encoders import VARIANTS as OF_ENCODERS
 from tests.worker.test_parity import VARIANTS
+from tests.worker.vision.test_parity import VARIANTS as OF_IMAGES
 from worker.adapters.targets import find_targets
 from worker.config.decoder import DecoderConfig
 from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
 from worker.families.registry import DECODERS, read_model_config
+from worker.families.seeing import SEEING
 from worker.models.registry import FAMILIES as MODELS
 from worker.parallel import Placement
 
@@ -65,6 +68,23 @@ Triton's interpreter.
 
 | architecture | parts, where they differ from Llama's | shapes | program | CUDA |
 | --- | --- | ---: | --- | --- |
+"""
+IMAGES_HEAD = """
+## Images
+
+Encoders of images beside a decoder of any family above but OPT and Gemma 4, which
+`text_config.model_type` names. An image, or a tile of one, becomes vectors in place of tokens;
+it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
+`--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
+rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer.
+
+`tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
+in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their
+range) and greedy tokens; and bits of a prompt alone, in chunks, beside others, preempted, and on several
+ranks. Text has the bits of the decoder without the encoder.
+
+| architecture | towers, by `vision_config.model_type` | shapes |
+| --- | --- | ---: |
 """
 ADAPTERS_HEAD = """
 ## Adapters
@@ -143,6 +163,8 @@ def page() -> str:
         + "\n"
         + ENCODERS_HEAD
         + "".join(sorted(f"{encoder_row(name)}\n" for name in ENCODERS))
+        + IMAGES_HEAD
+        + "".join(sorted(f"{images_row(name)}\n" for name in SEEING))
         + ADAPTERS_HEAD
         + "".join(sorted(f"{adapters_row(name)}\n" for name in (*FAMILIES, *ENCODERS)))
         + DRIVEN_HEAD
@@ -173,6 +195,18 @@ def encoder_row(family: str) -> str:
     marks = ["yes" if held else "" for held in (family in DENSE_IN_PROGRAMS, cuda)]
     shown = ", ".join(parts(config_of(family)))
     return " | ".join([f"| `{architecture(family)}`", shown, str(shapes), *marks]) + " |"
+
+
+def images_row(architecture: str) -> str:
+    """Returns the row of an encoder of images."""
+    families = {
+        name
+        for name, made in VISION_MODELS.items()
+        if f"{made['class']}ForConditionalGeneration" == architecture
+    }
+    shapes = sum(family in families for family, _ in OF_IMAGES.values())
+    towers = ", ".join(f"`{kind}`" for kind in SEEING[architecture].towers)
+    return f"| `{architecture}` | {towers} | {shapes} |"
 
 
 def adapters_row(family: str) -> str:

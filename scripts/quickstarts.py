@@ -20,15 +20,15 @@ ANSWER = "Tokyo"
 """Each quickstart asks for the capital of Japan."""
 
 
-def blocks(language: str) -> list[str]:
-    """Returns the fenced blocks of the page that are marked with a language; "" for those without."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: Path = PAGE) -> list[str]:
+    """Returns the fenced blocks of a page that are marked with a language; "" for those without."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [text for marked, text in fences if marked == language]
 
 
-def lines(program: str) -> list[str]:
-    """Returns the lines of the page that call a program; continued lines are one."""
-    text = "\n".join(blocks("")).replace("\\\n", " ")
+def lines(program: str, page: Path = PAGE) -> list[str]:
+    """Returns the lines of a page that call a program; continued lines are one."""
+    text = "\n".join(blocks("", page)).replace("\\\n", " ")
     return [line for line in text.splitlines() if line.startswith(f"{program} ")]
 
 

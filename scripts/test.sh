@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that need no GPU, in groups; those that start last are short in both parts. Services of many processes
+# Tests that need no GPU, in groups, the longest of both parts first. Services of many processes
 # mostly wait and kernels mostly compute, so that one more group runs at a time than there are cores; JOBS=N is
 # another number.
 #   test.sh PYTHON PART          all groups; PART: quick, rest or all (tests/thorough.toml)
@@ -35,8 +35,9 @@ groups() {
   local e2e="tests/e2e --ignore=$containers"
   for folder in e2e chaos worker kernels frontend pagewire; do others+=" --ignore=tests/$folder"; done
   printf '%s\n' "--share 0/2 $others" "--share 1/2 $others" "tests/worker --ignore=tests/worker/cuda" \
-    "tests/kernels --ignore=tests/kernels/cpu" tests/worker/cuda "--share 0/2 $e2e" "--share 1/2 $e2e" $containers \
-    "tests/frontend tests/pagewire" tests/kernels/cpu/isa tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
+    "--share 0/2 $e2e" "--share 1/2 $e2e" "tests/kernels --ignore=tests/kernels/cpu" tests/worker/cuda \
+    "tests/frontend tests/pagewire" $containers tests/kernels/cpu/isa tests/chaos \
+    "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
 }
 
 code=0

@@ -52,6 +52,8 @@ FLAGS = {
 OTHER_FLAGS = {
     *("--config", "--help", "--help-all", "--some-name"),
     *("--cpus", "--no-recreate", "--scale"),  # of docker
+    "--head",  # of ray
+    "--from-file",  # of kubectl
     "--hypothesis-profile",
     # Of benchmarks that are gone, next to the commands which name their commit.
     *(

@@ -26,6 +26,7 @@ GROUND = {
     "plugins",
     "retry_after",
     "limits",
+    "media",
     "speculation",
 }
 """The parts of pagewire that a room may import: contracts, configuration, and plumbing."""
@@ -137,9 +138,11 @@ SEAMS = {
     "pagewire_simulated": {
         *("kernels.cpu.runtime.rank_link", "kernels.ops.attention.ragged", "kernels.wanted"),
         *("pagewire", "pagewire.config", "pagewire.errors", "pagewire.internal.v1"),
-        *("pagewire.ipc.columns", "worker.config", "worker.cpu.rank_memory", "worker.exactness"),
+        *("pagewire.ipc.columns", "pagewire.media", "worker.config", "worker.cpu.rank_memory"),
+        *("worker.exactness", "worker.group_shape"),
         "worker.executor",
         *("worker.fault_injection", "worker.grammar", "worker.memory.host_blocks", "worker.platforms.base"),
+        "worker.kv_transfer.memory",
         *(
             "worker.pooling.vectors",
             "worker.sampling.logprobs",

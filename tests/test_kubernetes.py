@@ -12,12 +12,19 @@ import jsonschema
 import pytest
 import yaml
 
-from pagewire.config import ServeConfig
+from pagewire.config import RanksConfig, ServeConfig
 from tests.test_deploy import COMPOSE, ROOT, known_metrics, parse
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 FILES = sorted(path for path in FOLDER.rglob("*.yaml") if path.name != "kustomization.yaml")
-CUSTOM = {"PodMonitor", "InferencePool", "HTTPRoute", "ServingRuntime", "InferenceService"}
+CUSTOM = {
+    "PodMonitor",
+    "InferencePool",
+    "HTTPRoute",
+    "ServingRuntime",
+    "InferenceService",
+    "LeaderWorkerSet",
+}
 """Kinds that are not Kubernetes' own."""
 DEFINITIONS = os.environ.get("PAGEWIRE_TEST_DEFINITIONS", "")
 
@@ -48,27 +55,46 @@ def check_schema(objects: list[dict[str, Any]]) -> None:
     """Fails for a field that the newest Kubernetes does not know, or a value of another type."""
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     for each in objects:
-        if each["kind"] not in CUSTOM:
+        if each["kind"] == "LeaderWorkerSet":
+            check_schema(templates(each))
+        elif each["kind"] not in CUSTOM:
             validate.validate(each, validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def templates(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods of a LeaderWorkerSet as objects: those of the leader and of the others."""
+    parts = group["spec"]["leaderWorkerTemplate"]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": name.lower()},
+            "template": parts[name],
+        }
+        for name in ("leaderTemplate", "workerTemplate")
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name + "/" + path.name)
 def test_objects_fit_the_schemas_of_kubernetes(path: Path):
     check_schema(read(path.read_text()))
 
 
-@pytest.mark.parametrize("name", ["base", "gpu"])
+@pytest.mark.parametrize("name", ["base", "gpu", "lws"])
 def test_overlays_fit_them_too(name: str):
     check_schema(kustomized(name))
 
 
-def test_a_misspelt_field_is_found():
+@pytest.mark.parametrize("kind", ["Deployment", "LeaderWorkerSet"])
+def test_a_misspelt_field_is_found(kind: str):
     """By the schemas, so that the test above can fail."""
-    deployment = objects("base/pagewire.yaml")["Deployment"]
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    objects_of = objects("base/pagewire.yaml") | objects("lws/pagewire.yaml")
+    spec = objects_of[kind]["spec"]
+    template = spec["template"] if kind == "Deployment" else spec["leaderWorkerTemplate"]["leaderTemplate"]
+    container = template["spec"]["containers"][0]
     container["readynessProbe"] = container.pop("readinessProbe")
     with pytest.raises(Exception, match="readynessProbe"):
-        check_schema([deployment])
+        check_schema([objects_of[kind]])
 
 
 def closed(schema: Any) -> Any:
@@ -83,7 +109,7 @@ def closed(schema: Any) -> Any:
 
 @pytest.mark.skipif(not DEFINITIONS, reason="PAGEWIRE_TEST_DEFINITIONS names no folder of definitions")
 def test_custom_resources_fit_their_definitions():
-    """PAGEWIRE_TEST_DEFINITIONS: a folder with the CustomResourceDefinitions of all five, as YAML files."""
+    """PAGEWIRE_TEST_DEFINITIONS: a folder with the CustomResourceDefinitions of all six, as YAML files."""
     schemas: dict[tuple[str, str], Any] = {}
     for path in Path(DEFINITIONS).glob("*.yaml"):
         for definition in filter(None, read(path.read_text())):
@@ -100,9 +126,18 @@ def test_custom_resources_fit_their_definitions():
     assert checked == CUSTOM
 
 
+LWS = {
+    "$(LWS_GROUP_SIZE)": "2",
+    "$(LWS_WORKER_INDEX)": "1",
+    "$(LWS_LEADER_ADDRESS)": "localhost",
+    "$(POD_IP)": "127.0.0.1",
+}
+"""What LeaderWorkerSet and the kubelet set, on one host."""
+
+
 def expanded(words: list[str]) -> list[str]:
     """Arguments as a container gets them: variables and templates are filled in."""
-    values = {"$(NAMESPACE)": "default", "{{.Namespace}}": "default", "{{.Name}}": "smollm2"}
+    values = {"$(NAMESPACE)": "default", "{{.Namespace}}": "default", "{{.Name}}": "smollm2", **LWS}
     for name, value in values.items():
         words = [word.replace(name, value) for word in words]
     return words
@@ -244,3 +279,58 @@ def test_kserve_starts_what_the_program_takes():
     assert model["runtime"] == runtime["metadata"]["name"]
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
     assert model["modelFormat"]["name"] in {each["name"] for each in runtime["spec"]["supportedModelFormats"]}
+
+
+def pods_of_a_group() -> list[dict[str, Any]]:
+    """The pods of the leader and of the others."""
+    return [each["template"] for each in templates(objects("lws/pagewire.yaml")["LeaderWorkerSet"])]
+
+
+def test_a_group_is_one_and_meets_its_leader():
+    """As many pods as hosts, with one address, port and size; keys of one Secret, of each side its own."""
+    spec = objects("lws/pagewire.yaml")["LeaderWorkerSet"]["spec"]
+    leader, others = (each["spec"] for each in pods_of_a_group())
+    serve: ServeConfig = parse(*expanded(leader["containers"][0]["args"]))
+    ranks: RanksConfig = parse(*expanded(others["containers"][0]["args"]))
+    assert serve.nnodes == ranks.nnodes == spec["leaderWorkerTemplate"]["size"]
+    assert serve.tensor_parallel_size == ranks.tensor_parallel_size == 2 and ranks.node_rank == 1
+    assert serve.master_port == ranks.master_port and serve.trusted_network and ranks.trusted_network
+    assert serve.frontends and not serve.no_restart
+    assert spec["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
+    assert spec["startupPolicy"] == "LeaderCreated", "a leader is ready after its group"
+    for config, pod, name in ((serve, leader, "engine.key"), (ranks, others, "client.key")):
+        (copy,) = pod["initContainers"]
+        assert copy["command"] == ["install", "-m", "0400", f"/secret/{name}", config.curve_key]
+        (secret,) = (each["secret"] for each in pod["volumes"] if each["name"] == "secret")
+        assert secret["items"] == [{"key": name, "path": name}], "a pod has the keys of its side alone"
+    policy = next(
+        each for each in read((FOLDER / "lws/pagewire.yaml").read_text()) if "NetworkPolicy" in each["kind"]
+    )
+    labels = policy["spec"]["podSelector"]["matchLabels"].items()
+    assert all(labels <= each["metadata"]["labels"].items() for each in pods_of_a_group())
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": policy["spec"]["podSelector"]}]}]
+
+
+def test_pods_of_a_group_are_as_those_without():
+    """Users, rights, probes, ports and mounts are those of the Deployment; the leader drains, and others stay
+    until it has."""
+    (alone,) = pod()["containers"]
+    leader, others = (each["spec"] for each in pods_of_a_group())
+    for each in (leader, others):
+        assert each["securityContext"] == pod()["securityContext"] and not each["enableServiceLinks"]
+        assert each["terminationGracePeriodSeconds"] == pod()["terminationGracePeriodSeconds"]
+        for container in (*each["initContainers"], *each["containers"]):
+            assert container["securityContext"] == alone["securityContext"]
+            names = {mount["name"] for mount in container["volumeMounts"]}
+            assert names <= {volume["name"] for volume in each["volumes"]}
+        (container,) = each["containers"]
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {
+            *(mount["mountPath"] for mount in alone["volumeMounts"]),
+            "/keys",
+        }
+    (container,) = leader["containers"]
+    for name in ("readinessProbe", "livenessProbe"):
+        assert container[name] == alone[name]
+    assert [port for port in container["ports"] if port["name"] != "ranks"] == alone["ports"]
+    serve = parse(*expanded(container["args"]))
+    assert f"grace {serve.shutdown_grace + serve.drain_delay}" == "grace 65.0" and "range(70)" in str(others)

@@ -17,6 +17,7 @@ import numpy as np
 
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
+from worker.kv_transfer.transfer import BlockTransfer
 from worker.loop import Compilation, StepRunner, never
 from worker.step.rows import column
 
@@ -104,6 +105,10 @@ class FaultyRunner:
 
     def compile_grammar(self, grammar: str) -> Compilation:
         return self._runner.compile_grammar(grammar)
+
+    @property
+    def transfer(self) -> BlockTransfer | None:
+        return self._runner.transfer
 
     def abandon(self) -> None:
         self._runner.abandon()

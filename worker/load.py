@@ -3,10 +3,12 @@
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.executor.executor import B, StepExecutor
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.kv_transfer.transfer import open_transfer
 from worker.platforms.base import LoadedModel, LoadPlan, Platform, Report
 from worker.speculation.options import read_speculation
 from worker.startup.checks import check_cache_dtype, check_group, choose_max_model_len
 from worker.startup.implementation import choose_implementation
+from worker.weights.digest import begin_digest
 
 
 def _ignore(what: str, fraction: float) -> None:
@@ -19,12 +21,19 @@ def load(
     """Returns what executes steps, warmed up, and what the core is told. Raises StartupError when anything
     does not fit."""
     plan = check(initialize, platform, report)
+    digest = begin_digest(initialize)
     grammars = GrammarsToCome(initialize, plan.config.vocab_size, plan.config.eos_token_ids)
     model = platform.load_model(plan)
     executor = model.make_executor(grammars)
     model.warm_up(executor)
     prefill_us = model.prefill_us_per_token(executor)
     ready = make_ready(model, executor, platform.name, prefill_us)
+    executor.transfer = open_transfer(initialize, model.block_memory(executor))
+    if executor.transfer is not None:
+        ready.transfer_address = executor.transfer.address
+        ready.transfer_block_bytes = executor.transfer.block_bytes
+    if digest is not None:
+        ready.weights_digest = digest.result()
     model.finish(executor, ready)
     return executor, ready
 
@@ -66,7 +75,9 @@ def make_ready(
             quantization=model.quantization,
             grammar_engine=executor.backend.grammars.engine,
             whole_prompts=config.bidirectional,
+            media_kinds=[] if config.vision is None else [engine_pb2.MEDIA_KIND_IMAGE],
         ),
+        max_item_vectors=0 if config.vision is None else config.vision.max_vectors,
         eos_origins=config.eos_origins,
         num_blocks=executor.rows.cache_blocks,
         kv_cache_bytes=model.cache_bytes(executor),

@@ -2,7 +2,7 @@
 
 A plan is launched when it arrives, also while earlier steps are still running: a device that computes by
 itself then begins it as soon as it is free. A result that is ready is sent before anything else is done.
-Grammars are compiled and adapters loaded in threads meanwhile; the core is told between steps
+Grammars are compiled, adapters loaded and blocks read in threads meanwhile; the core is told between steps
 which ones are done.
 """
 
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pagewire.internal.v1 import worker_pb2
 from worker.cache_contents import CacheContents
+from worker.kv_transfer.transfer import BlockTransfer
 
 
 class RankGone(Exception):
@@ -56,6 +57,10 @@ class StepRunner(Protocol):
     def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
         """Those that are loaded, for a core that adopts the worker (Ready.adapters)."""
 
+    @property
+    def transfer(self) -> BlockTransfer | None:
+        """What reads blocks of other workers; None: nothing does, and no ReadBlocks comes."""
+
     def abandon(self) -> None:
         """Finishes all launched steps, whose results nothing wants any more, then removes all rows."""
 
@@ -74,7 +79,7 @@ class Commands(Protocol):
 
 
 LOOK_S = 0.002
-"""Seconds between two looks at grammars and adapters that threads prepare, while nothing else happens."""
+"""Seconds between two looks at what threads prepare, while nothing else happens."""
 
 
 def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents | None = None) -> None:
@@ -82,6 +87,7 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
     cached = cached or CacheContents(b"")
     compiling: dict[int, Compilation] = {}  # by number
     loading: list[Future[worker_pb2.AdapterLoaded]] = []
+    reading: list[Future[worker_pb2.BlocksRead]] = []
     while True:
         left = runner.seconds_left()
         if left == 0:
@@ -94,7 +100,10 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
         for loaded in [each for each in loading if each.done()]:
             loading.remove(loaded)
             commands.send(worker_pb2.WorkerMessage(adapter_loaded=loaded.result()))
-        if compiling or loading:
+        for read in [each for each in reading if each.done()]:
+            reading.remove(read)
+            commands.send(worker_pb2.WorkerMessage(blocks_read=read.result()))
+        if compiling or loading or reading:
             left = LOOK_S if left is None else min(left, LOOK_S)
         command = commands.receive(left)
         kind = command.WhichOneof("command")
@@ -113,3 +122,7 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
             loading.append(runner.load_adapter(command.load_adapter))
         elif kind == "drop_adapter":
             runner.drop_adapter(command.drop_adapter.digest)
+        elif kind == "read_blocks" and runner.transfer is not None:
+            reading.append(runner.transfer.read(command.read_blocks))
+        elif kind == "stop_reading" and runner.transfer is not None:
+            runner.transfer.stop(command.stop_reading.number)

@@ -1,4 +1,4 @@
-"""The tensor-parallel group: which rank this is, what it holds of a dimension, and how ranks exchange
+"""Groups of ranks: which rank this is, what it holds of a dimension or of the layers, and how ranks exchange
 results.
 
 Ranks copy, and each adds for itself: partial sums of all ranks are gathered and added as a binary tree in the
@@ -15,6 +15,7 @@ import torch
 
 from kernels.api import Arena
 from kernels.cpu.runtime.rank_link import RankLink
+from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from pagewire.errors import StartupError
 
@@ -26,7 +27,7 @@ class ParallelGroup(ABC):
 
     rank: int = 0
     size: int = 1
-    """A power of two."""
+    """A power of two, where the ranks share layers."""
 
     @property
     def link(self) -> RankLink | None:
@@ -76,6 +77,11 @@ class ParallelGroup(ABC):
         """Returns the tensor of rank 0, on every rank; those of the others have its shape and dtype."""
         return self.gather(tensor)[0]
 
+    def tell(self, numbers: Integers) -> Integers:
+        """from_first(), of an array of integers."""
+        found: Integers = self.from_first(torch.from_numpy(numbers)).numpy()
+        return found
+
     def least(self, count: int) -> int:
         """Returns the smallest of the counts of all ranks, on every rank."""
         return min(int(each) for each in self.gather(torch.tensor([count])))
@@ -95,6 +101,77 @@ class OneRank(ParallelGroup):
 
 
 ONE_RANK = OneRank()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The consecutive layers that this rank has, of a model whose layers are divided among stages.
+
+    Stage 0 has the embedding and the head besides, and samples; the last one has the last norm. A rank gets
+    hidden states from one rank of the stage before, and stage 0 gets those of the last stage back.
+    """
+
+    number: int = 0
+    starts: tuple[int, ...] = ()
+    """The first layer of each stage, and behind the last one; empty: one stage has all layers."""
+    before: ParallelGroup = ONE_RANK
+    """The rank that sends to this one, and this one."""
+    behind: ParallelGroup = ONE_RANK
+    """This rank, and the one that it sends to."""
+
+    @property
+    def count(self) -> int:
+        """How many stages there are."""
+        return max(1, len(self.starts) - 1)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has the embedding and the head."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the last norm."""
+        return self.number == self.count - 1
+
+    @property
+    def layers(self) -> slice:
+        """Those of this stage."""
+        return slice(*self.starts[self.number : self.number + 2]) if self.starts else slice(None)
+
+    def has(self, layer: int) -> bool:
+        """Returns whether a layer is of this stage."""
+        return not self.starts or self.layers.start <= layer < self.layers.stop
+
+
+ONE_STAGE = Stage()
+
+
+def divide_layers(sizes: Sequence[int], beside: int, stages: int, needed: Sequence[int]) -> tuple[int, ...]:
+    """Returns the first layer of each stage, and behind the last one: each stage has at least one of the
+    needed layers, and the end of each is where its share of all sizes comes nearest. sizes: of the layers.
+    beside: of what the first stage has besides. needed: in order, at least as many as stages."""
+    ends, total = [0], beside + sum(sizes)
+    sums = [beside + sum(sizes[:count]) for count in range(len(sizes) + 1)]
+    for stage in range(1, stages):
+        wanted, last = total * stage / stages, needed[stage - stages]
+        first = next(layer for layer in needed if layer >= ends[-1]) + 1
+        ends.append(min(range(first, last + 1), key=lambda end: abs(sums[end] - wanted)))
+    return (*ends, len(sizes))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The ranks of a worker, as this one sees them."""
+
+    world: ParallelGroup = ONE_RANK
+    """All of them, stage after stage."""
+    tensor: ParallelGroup = ONE_RANK
+    """Those of this rank's stage, which share its layers."""
+    stage: Stage = ONE_STAGE
+
+
+ALONE = Groups()
 
 
 @dataclass(frozen=True)
@@ -142,6 +219,7 @@ class Placement:
     dtype: torch.dtype
     device: torch.device
     group: ParallelGroup = ONE_RANK
+    stage: Stage = ONE_STAGE
     arena: Arena | None = None
     """Holds matrices, on a CPU; None: torch allocates them."""
     later: bool = False
@@ -156,6 +234,11 @@ class Placement:
     def whole(self) -> "Placement":
         """The placement of what every rank holds, and computes, whole."""
         return replace(self, group=ONE_RANK)
+
+    def held(self, is_held: bool) -> "Placement":
+        """Returns the placement of what this rank has, or else of what has only a name here, until
+        StagedModel.keep()."""
+        return self if is_held else replace(self, device=torch.device("meta"), arena=None)
 
     @property
     def stacks_experts(self) -> bool:

@@ -10,60 +10,24 @@ the median of the rounds' longest gaps, and of their ratio.
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-
+from benchmarks.adapter_files import Shapes, shapes_of, write_adapter
 from benchmarks.options import make_parser
 from pagewire import AsyncClient, SamplingParams
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 
-SUFFIX = "_proj.weight"
 LARGEST_RANK = 256
 
 
-def shapes_of(model: Path) -> dict[str, tuple[int, int]]:
-    """Returns outputs and inputs of each projection of a checkpoint, by the name of its module."""
-    shapes = {}
-    for path in sorted(model.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                if name.endswith(SUFFIX):
-                    rows, columns = file.get_slice(name).get_shape()
-                    shapes[name.removesuffix(".weight")] = rows, columns
-    if not shapes:
-        raise SystemExit(f"{model}: no tensor is named *{SUFFIX}")
-    return shapes
-
-
-def write_adapter(folder: Path, shapes: dict[str, tuple[int, int]], megabytes: float, seed: int) -> float:
-    """Writes an adapter of about a size in float32, and returns its megabytes."""
+def rank_of(shapes: Shapes, megabytes: float) -> int:
+    """Returns the rank of an adapter of about a size in float32."""
     of_one_rank = 4 * sum(rows + columns for rows, columns in shapes.values())
-    rank = min(max(round(megabytes * 1e6 / of_one_rank), 1), LARGEST_RANK)
-    random = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for name, (rows, columns) in shapes.items():
-        prefix = f"base_model.model.{name}"
-        tensors[f"{prefix}.lora_A.weight"] = torch.randn(rank, columns, generator=random) / columns
-        tensors[f"{prefix}.lora_B.weight"] = torch.randn(rows, rank, generator=random) / rank
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": rank,
-        "target_modules": "all-linear",
-        "bias": "none",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return rank * of_one_rank / 1e6
+    return min(max(round(megabytes * 1e6 / of_one_rank), 1), LARGEST_RANK)
 
 
 async def arrivals(client: AsyncClient, number: int, tokens: int) -> list[float]:
@@ -131,8 +95,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         shapes = shapes_of(options.model)
+        rank = rank_of(shapes, options.megabytes)
         sizes = [
-            write_adapter(Path(folder) / f"adapter-{number}", shapes, options.megabytes, number)
+            write_adapter(Path(folder) / f"adapter-{number}", shapes, rank, number)
             for number in range(options.rounds)
         ]
         config = ServeConfig(
@@ -143,7 +108,7 @@ def main() -> None:
             log_level="error",
         )
         with Service(config) as service:
-            asyncio.run(measure(service.address, Path(folder), sizes[0], options))
+            asyncio.run(measure(service.address, Path(folder), sizes[0] / 1e6, options))
 
 
 if __name__ == "__main__":

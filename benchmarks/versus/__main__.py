@@ -6,6 +6,7 @@
     python -m benchmarks.versus --folder /data/peers --peers pagewire,vllm --models M1 --workloads W1,W2
     python -m benchmarks.versus --folder /data/peers --peers pagewire,pagewire-http,llama-server,vllm-server
     python -m benchmarks.versus --folder /data/peers --peers pagewire,pagewire-worker --workloads W1
+    python -m benchmarks.versus --folder /data/peers --peers pagewire,pagewire-lora32,vllm-server-lora32
     python -m benchmarks.versus --folder /data/peers --held-to avx2    # as a CPU without AVX-512 would
     python -m benchmarks.versus --table runs.jsonl more.jsonl          # nothing is run
 
@@ -13,8 +14,9 @@ A peer that is not installed is left out, with a line that says how to install i
 those of the whole run, from the moment that all requests are handed over until the last token is here. A peer
 is asked in its own process, through its library, or as a server (vllm-server, llama-server) over HTTP, by one
 client in a separate process. Ours answers over gRPC, and as pagewire-http like the servers; pagewire-worker
-is its worker without the service. What follows `--` goes to `pagewire serve`. Figures are medians over the
-undisturbed runs, with the least and the greatest.
+is its worker without the service. Requests of NAME-lora1 have one LoRA adapter of rank 16 on all projections,
+those of NAME-lora32 take turns to have 32, which are made. What follows `--` goes to `pagewire serve`.
+Figures are medians over the undisturbed runs, with the least and the greatest.
 """
 
 import argparse
@@ -41,7 +43,7 @@ def own_parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--folder", type=Path, help="where models and peers are")
     what.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="show what has been measured")
-    within = [name for name in PEERS if name not in (*SERVERS, WORKER)]
+    within = [name for name in PEERS if name not in (*SERVERS, WORKER) and not PEERS[name].adapters]
     for name, names in (("peers", within), ("models", MODELS[:2]), ("workloads", SHORT)):
         parser.add_argument(f"--{name}", default=",".join(names), help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of each run; default: %(default)s")

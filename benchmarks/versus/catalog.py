@@ -36,6 +36,8 @@ class Peer:
     """Of a server, its command; of ours, the arguments of what the script starts."""
     package: str = ""
     """Whose version a server has."""
+    adapters: int = 0
+    """LoRA adapters that its requests take turns to have."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,15 @@ VLLM_SERVER = (
 )
 
 
+ADAPTER_RANK = 16
+NUM_ADAPTERS = 1, 32
+
+
+def _adapted(peer: Peer, name: str) -> dict[str, Peer]:
+    """A peer with adapters: NAME-lora32 has another one in each request of W2."""
+    return {f"{name}-lora{count}": replace(peer, adapters=count) for count in NUM_ADAPTERS}
+
+
 def _llama_cpp(weights: str, file: str, script: str = "run_llama_cpp", serve: str = "") -> Peer:
     model = f"models/{{model}}-{file}.gguf"
     python, package = "llama.cpp/bin/python", "llama_cpp_python"
@@ -126,12 +137,15 @@ OURS = {
     "pagewire-http": _ours(script=SERVER),
     "pagewire-http-int8": _ours("int8", SERVER),
     "pagewire-http-int4": _ours("int4", SERVER),
+    **_adapted(_ours(), "pagewire"),
+    **_adapted(_ours(script=SERVER), "pagewire-http"),
     "pagewire-worker": Peer("run_worker", serve="{model} --dtype=bfloat16 --threads={threads}"),
 }
 PEERS = OURS | {
     "vllm": _vllm("bfloat16"),
     "vllm-float32": _vllm("float32"),
     "vllm-server": _vllm("bfloat16", SERVER, VLLM_SERVER),
+    **_adapted(_vllm("bfloat16", SERVER, VLLM_SERVER), "vllm-server"),
     "openvino": _openvino("bf16", "fp16"),
     "openvino-int8": _openvino("int8", "int8"),
     "llama.cpp": _llama_cpp("bf16", "bf16"),
@@ -175,6 +189,10 @@ def served(name: str, folder: Path, settings: Settings, flags: Sequence[str], he
     facts["python"] = python if held_to or peer.python else sys.executable
     facts["all_tokens"] = settings.max_model_len * settings.max_num_seqs
     words = [word.format(**facts) for word in peer.serve.split()]
+    if peer.adapters:
+        found = {path.name: path for path in adapter_folders(folder, settings.model, peer.adapters)}
+        settings = replace(settings, adapters=[*found])
+        words += _adapter_flags(name, [f"{each}={path}" for each, path in found.items()])
     if name in OURS:
         words += [*flags, *([f"--cpu-kernels={held_to}"] if held_to else [])]
     if name not in SERVERS:
@@ -189,6 +207,25 @@ def served(name: str, folder: Path, settings: Settings, flags: Sequence[str], he
     found = distributions(name=peer.package, path=[*map(str, folder.glob(site))])
     versions = {each.name: each.version for each in found} if peer.package else {"pagewire": __version__}
     return replace(settings, serve=["env", *changes, *words], versions=versions)
+
+
+def adapter_folders(folder: Path, model: str, count: int) -> list[Path]:
+    """Returns the folders of a model's adapters."""
+    parent = folder / "adapters" / Path(model).name
+    return [parent / f"adapter-{number}" for number in range(count)]
+
+
+def _adapter_flags(name: str, adapters: Sequence[str]) -> list[str]:
+    """Returns the flags of a server that has adapters, each NAME=FOLDER."""
+    if name in OURS:
+        return [f"--lora={each}" for each in adapters]
+    bounds = {"max-loras": len(adapters), "max-lora-rank": ADAPTER_RANK}
+    return [
+        "--enable-lora",
+        *(f"--{key}={bound}" for key, bound in bounds.items()),
+        "--lora-modules",
+        *adapters,
+    ]
 
 
 def environment(name: str, folder: Path, threads: int, cache_gb: int, held_to: str = "") -> dict[str, str]:

@@ -15,8 +15,20 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
+import torch
+
+from benchmarks.adapter_files import shapes_of, write_adapter
 from benchmarks.versus import records
-from benchmarks.versus.catalog import PEERS, SERVERS, Missing, command, environment, served
+from benchmarks.versus.catalog import (
+    ADAPTER_RANK,
+    PEERS,
+    SERVERS,
+    Missing,
+    adapter_folders,
+    command,
+    environment,
+    served,
+)
 from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.contention import look, shares
 from benchmarks.versus.peers.harness import Settings
@@ -100,6 +112,7 @@ class Comparison:
             max_num_seqs=MAX_NUM_SEQS,
             cache_gb=CACHE_GB,
         )
+        make_adapters(adapter_folders(wishes.folder, settings.model, PEERS[name].adapters), data)
         settings = served(name, wishes.folder, settings, wishes.flags, wishes.held_to)
         around = environment(name, wishes.folder, wishes.threads, CACHE_GB, wishes.held_to)
         if name in SERVERS:  # the server has it, and the client that of any shell
@@ -172,6 +185,13 @@ class Comparison:
     def _fail(self, model: str, workload: str, name: str, error: Exception) -> None:
         self._write(records.line_of("failure", records.Failure(model, workload, name, str(error))))
         self._tell(f"{model} {workload} {name}: {error}")
+
+
+def make_adapters(folders: Sequence[Path], model: Path) -> None:
+    """Writes those that are not there, in bfloat16, of all projections of a model."""
+    for number, folder in enumerate(folders):
+        if not folder.exists():
+            write_adapter(folder, shapes_of(model), ADAPTER_RANK, number, torch.bfloat16)
 
 
 def measure_limits(threads: int) -> Limits:

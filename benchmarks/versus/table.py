@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.service.breakdown import spread
-from benchmarks.versus.catalog import OURS, SERVERS, WORKER
+from benchmarks.versus.catalog import OURS, PEERS, SERVERS, WORKER
 from benchmarks.versus.comparison import MAX_MODEL_LEN
 from benchmarks.versus.records import POSITIONS, Records, Run, Timings, that_count
 from benchmarks.versus.roof import Limits, roof_seconds
@@ -125,11 +125,14 @@ def _timings(found: Sequence[Timings]) -> list[str]:
 
 
 def _ratios(groups: Groups) -> Iterator[str]:
-    """Ours over the fastest peer with such weights, and over our worker alone, where these are there."""
-    best: dict[tuple[str, str, str], dict[str, float]] = {}
+    """Ours over the fastest peer with such weights and as many adapters, and over our worker alone, where
+    these are there."""
+    best: dict[tuple[str, str, str, int], dict[str, float]] = {}
     for (model, workload, peer), runs in groups.items():
-        best.setdefault((model, workload, runs[0].weights), {})[peer] = _median(runs, "tokens_per_s")
-    for (model, workload, weights), speeds in best.items():
+        adapters = PEERS[peer].adapters if peer in PEERS else 0
+        key = model, workload, runs[0].weights, adapters
+        best.setdefault(key, {})[peer] = _median(runs, "tokens_per_s")
+    for (model, workload, weights, _), speeds in best.items():
         ours = [peer for peer in speeds if peer in OURS and peer != WORKER]
         theirs = [peer for peer in speeds if peer not in OURS]  # the fastest one first
         for own in ours:

@@ -11,8 +11,8 @@ for it.
 from __future__ import annotations
 
 import os
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -57,14 +57,16 @@ class AdapterMemory:
     ) -> None:
         """capacity: bytes. held: what an adopted worker has."""
         self._scheduler, self._worker, self.sources, self.capacity = scheduler, worker, sources, capacity
-        self.pinned: frozenset[bytes] = frozenset()
+        self.pinned: set[bytes] = set()
         """Digests of adapters that stay loaded while no request has them."""
+        self.changed: set[bytes] = set()
+        """Digests of adapters that were loaded or dropped; the reader clears it."""
         self.on_lost: Callable[[bytes], None] = lambda digest: None
         """Called with the digest of an adapter that its folder does not hold any more."""
         self._sizes = {each.digest: each.bytes for each in held}  # of all that were loaded so far
         self._loaded: OrderedDict[bytes, None] = OrderedDict.fromkeys(self._sizes)  # by last use
         self._wanted: OrderedDict[bytes, str] = OrderedDict()  # digests that are lacked -> source
-        self._ordered: deque[_Load] = deque()  # loads that load() was called for
+        self._ordered: dict[tuple[str, bytes], _Load] = {}  # that load() was called for, by source and digest
         self._loading: _Load | None = None
         self._granted: set[bytes] = set()
         self._failed: dict[bytes, str] = {}
@@ -91,6 +93,9 @@ class AdapterMemory:
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._loaded
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._loaded)
 
     def __len__(self) -> int:
         return len(self._loaded)
@@ -136,16 +141,16 @@ class AdapterMemory:
         source = self.sources.check(source)
         if not os.path.exists(source):  # False for a name that is too long
             raise Refused("source", "is not there", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
-        for waiting in self._ordered:
-            if (waiting.source, waiting.digest) == (source, digest):
-                waiting.done.append(done)
-                return
-        self._ordered.append(_Load(next(self._numbers), source, digest, [done]))
-        self._is_due = True
+        load = self._ordered.get((source, digest))
+        if load is None:
+            load = self._ordered[source, digest] = _Load(next(self._numbers), source, digest, [])
+            self._is_due = True
+        load.done.append(done)
 
-    def pin(self, digests: frozenset[bytes]) -> None:
-        """Sets which adapters stay loaded while no request has them."""
-        self.pinned, self._is_due = digests, True
+    def pin(self, digest: bytes, is_pinned: bool) -> None:
+        """Sets whether an adapter stays loaded while no request has it."""
+        (self.pinned.add if is_pinned else self.pinned.discard)(digest)
+        self._is_due = True
 
     def drop(self, digest: bytes) -> None:
         """Drops an adapter that no request in flight has. Waits for the load in progress: where that loads
@@ -154,6 +159,7 @@ class AdapterMemory:
             self._unneeded.add(digest)
         elif digest in self._loaded:
             del self._loaded[digest]
+            self.changed.add(digest)
             self._worker.drop_adapter(digest)
 
     def _want(self, adapter: AdapterUse) -> None:
@@ -179,7 +185,7 @@ class AdapterMemory:
 
     def _begin_ordered(self) -> None:
         if self._ordered and self._loading is None:
-            self._begin(self._ordered.popleft())
+            self._begin(self._ordered.pop(next(iter(self._ordered))))
 
     def _grant(self) -> None:
         """Grants adapters that are loaded, in their order, and begins to load the first that is not."""
@@ -215,9 +221,11 @@ class AdapterMemory:
         for digest in unneeded - self._used() - self.pinned:
             self.drop(digest)
         max_bytes = max(self._max_bytes(answer.digest), 0)
-        if answer.digest not in self._loaded and answer.bytes > max_bytes:  # not what the source held before
-            self._worker.drop_adapter(answer.digest)
+        is_new = answer.digest not in self._loaded  # not what the source held before
+        if is_new and not answer.problem and answer.bytes > max_bytes:
             answer.problem = f"it takes {answer.bytes} bytes of memory, of {max_bytes} that it may have"
+        if is_new and answer.problem and answer.digest:  # a rank may have loaded it all the same
+            self._worker.drop_adapter(answer.digest)
         if answer.problem:
             self.num_failed += 1
             if load.digest in self._wanted:
@@ -229,6 +237,7 @@ class AdapterMemory:
             self._sizes[answer.digest], self._digests[load.source] = answer.bytes, answer.digest
             fits = answer.digest in self._loaded or self._make_room(answer.bytes)
             self._loaded[answer.digest] = None
+            self.changed.add(answer.digest)
             if not fits:
                 self.drop(answer.digest)
         for done in load.done:

@@ -2,11 +2,13 @@
 
 A name stands for one digest at a time. Frontends are told of another adapter under a name when the worker has
 it: requests that were sent before keep theirs, which stays loaded until they have ended. A name keeps what it
-stood for before (NamedAdapter.former) until it is unloaded, for streams that are continued.
+stood for before (NamedAdapter.former) until it is unloaded, for streams that are continued. Once in a step,
+frontends hear what has changed: names, and which adapters the worker holds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -30,6 +32,8 @@ class AdapterNames:
         """caveat: why the worker takes no adapters; "": it does. announce: sends to all frontends."""
         self._memory, self._caveat, self._announce, self._epoch = memory, caveat, announce, epoch
         self._named: dict[str, NamedAdapter] = {}
+        self._changed: set[str] = set()  # names, since the last announcement
+        self._pins: Counter[bytes] = Counter()  # names that are pinned, by digest
         self._unloading: list[tuple[NamedAdapter, Answer]] = []
         self._downloads: list[tuple[Future[Path], NamedAdapter, Answer]] = []
         memory.on_lost = self._lost
@@ -51,7 +55,7 @@ class AdapterNames:
             known = self._named.get(wanted.name)
             if wanted.digest and known is not None:
                 if keep_former(known, [wanted, *wanted.former]):
-                    self._changed()
+                    self._changed.add(known.name)
                 answer(AdapterResult(adapter=known))
             elif wanted.digest:
                 self._name(wanted)
@@ -77,19 +81,29 @@ class AdapterNames:
             except Refused as refusal:
                 answer(_refusal(wanted, refusal))
 
+    def take_over(self, known: AdapterTable) -> None:
+        """Names adapters as cores before this one did, as far as it has no others of their names."""
+        for adapter in known.adapters:
+            self.load(adapter, _ignore)
+
     def unload(self, name: str, answer: Answer) -> None:
         """Takes a name away. Answers when no request has the adapter any more."""
-        if name not in self._named:
+        adapter = self._put(name, None) if name in self._named else None
+        if adapter is None:
             refusal = Refused("name", "is not that of an adapter", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
             answer(_refusal(NamedAdapter(name=name), refusal))
             return
-        self._unloading.append((self._named.pop(name), answer))
-        self._changed()
+        self._unloading.append((adapter, answer))
 
     def review(self) -> None:
-        """Drops adapters that are unloaded and that no request has any more. To be called in every step."""
-        if not self._unloading:
-            return
+        """Announces what has changed, and drops adapters that are unloaded and that no request has any more.
+        To be called in every step."""
+        if self._unloading:
+            self._announce_changes()  # a name is taken away before that is answered
+            self._end_unloads()
+        self._announce_changes()
+
+    def _end_unloads(self) -> None:
         kept, uses = {each.digest for each in self._named.values()}, self._memory.uses()
         for unloaded in [
             each for each in self._unloading if each[0].digest in kept or not uses[each[0].digest]
@@ -101,9 +115,13 @@ class AdapterNames:
             answer(AdapterResult(adapter=adapter))
 
     def table(self, *, with_use: bool = False) -> AdapterTable:
-        """Returns all named adapters. with_use: also whether they are loaded, and how many requests have
-        them."""
-        table = AdapterTable(epoch=self._epoch, adapters=[self._named[name] for name in sorted(self._named)])
+        """Returns all adapters. with_use: also whether those with names are loaded, and how many requests
+        have them."""
+        table = AdapterTable(
+            epoch=self._epoch,
+            adapters=[self._named[name] for name in sorted(self._named)],
+            held_digests=b"".join(self._memory),
+        )
         if with_use:
             uses = self._memory.uses()
             for each in table.adapters:
@@ -147,8 +165,7 @@ class AdapterNames:
     def _name(self, adapter: NamedAdapter) -> None:
         if (known := self._named.get(adapter.name)) is not None:
             keep_former(adapter, [known, *known.former])
-        self._named[adapter.name] = adapter
-        self._changed()
+        self._put(adapter.name, adapter)
 
     def _lost(self, digest: bytes) -> None:
         """Forgets names of an adapter that its folder does not hold any more: the next request finds what it
@@ -156,12 +173,40 @@ class AdapterNames:
         lost = [each for each in self._named.values() if each.digest == digest]
         for each in lost:
             if not each.pinned and not each.tenants:
-                del self._named[each.name]
-        self._changed()
+                self._put(each.name, None)
 
-    def _changed(self) -> None:
-        self._memory.pin(frozenset(each.digest for each in self._named.values() if each.pinned))
-        self._announce(self.table())
+    def _put(self, name: str, adapter: NamedAdapter | None) -> NamedAdapter | None:
+        """Gives a name to an adapter, or takes it away; returns the adapter that had it."""
+        before = self._named.pop(name, None)
+        if adapter is not None:
+            self._named[name] = adapter
+        for each, change in ((before, -1), (adapter, 1)):
+            if each is not None and each.pinned:
+                self._pins[each.digest] += change
+                self._memory.pin(each.digest, self._pins[each.digest] > 0)
+        self._changed.add(name)
+        return before
+
+    def _announce_changes(self) -> None:
+        if not self._changed and not self._memory.changed:
+            return
+        held = sorted(self._memory.changed)
+        named = [name for name in sorted(self._changed) if name in self._named]
+        table = AdapterTable(
+            epoch=self._epoch,
+            is_change=True,
+            adapters=[self._named[name] for name in named],
+            unnamed=sorted(self._changed.difference(named)),
+            held_digests=b"".join(digest for digest in held if digest in self._memory),
+            dropped_digests=b"".join(digest for digest in held if digest not in self._memory),
+        )
+        self._changed.clear()
+        self._memory.changed.clear()
+        self._announce(table)
+
+
+def _ignore(result: AdapterResult) -> None:
+    """Takes the answer to what nothing waits for."""
 
 
 def _refusal(adapter: NamedAdapter, refusal: Refused) -> AdapterResult:

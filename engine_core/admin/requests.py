@@ -14,7 +14,6 @@ from engine_core.request import Request, Sequence, Status
 from engine_core.scheduler.outputs.wait_causes import Cause
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.states.sequence_states import SequenceStates
-from engine_core.step.plan import AdapterUse
 from pagewire.host.clock import MONOTONIC_ORIGIN_NS
 from pagewire.internal.v1.engine_pb2 import ListRequests
 from pagewire.v1 import inspection_pb2 as pb
@@ -29,6 +28,9 @@ _CAUSES = {
     Cause.BLOCKS: pb.WAIT_CAUSE_BLOCKS,
     Cause.BUDGET: pb.WAIT_CAUSE_BUDGET,
     Cause.TRIAL: pb.WAIT_CAUSE_TRIAL,
+    Cause.ADAPTER: pb.WAIT_CAUSE_ADAPTER,
+    Cause.KV_TRANSFER: pb.WAIT_CAUSE_KV_TRANSFER,
+    Cause.ENCODER: pb.WAIT_CAUSE_ENCODER,
 }
 MAX_SEQUENCES = 128
 MAX_SHARERS = 32
@@ -85,7 +87,7 @@ def describe(request: Request, states: SequenceStates, now: float, info: pb.Requ
     info.tenant = request.tenant
     info.priority = request.priority
     info.phase = phase_of(request, states)
-    info.waits_for = _cause_of(info.phase, request.parameters.adapter, states)
+    info.waits_for = _cause_of(info.phase, request, states)
     info.sequences = request.num_live
     info.running_sequences = request.num_running
     info.prompt_tokens = len(request.prompt)
@@ -136,9 +138,11 @@ def put_seconds(duration: Duration, seconds: float) -> None:
     duration.FromNanoseconds(round(1e9 * max(seconds, 0.0)))
 
 
-def _cause_of(phase: pb.RequestPhase, adapter: AdapterUse | None, states: SequenceStates) -> pb.WaitCause:
+def _cause_of(phase: pb.RequestPhase, request: Request, states: SequenceStates) -> pb.WaitCause:
     if phase == pb.REQUEST_PHASE_PREPARING:
-        return pb.WAIT_CAUSE_GRAMMAR if adapter is None else pb.WAIT_CAUSE_ADAPTER
+        if request.holder:
+            return pb.WAIT_CAUSE_KV_TRANSFER
+        return pb.WAIT_CAUSE_GRAMMAR if request.parameters.adapter is None else pb.WAIT_CAUSE_ADAPTER
     if phase not in (pb.REQUEST_PHASE_QUEUED, pb.REQUEST_PHASE_PREEMPTED):
         return pb.WAIT_CAUSE_UNSPECIFIED
     cause = states.wait_causes.cause

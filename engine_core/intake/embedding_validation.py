@@ -4,8 +4,8 @@ from hashlib import blake2b
 
 from engine_core.context import Limits
 from engine_core.errors import Refused
+from engine_core.intake.positions import read_positions
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.ipc.columns import unpack_u32
 from pagewire.limits import EMBEDDING_DTYPES
 
 DIGEST_BYTES = 16
@@ -21,11 +21,7 @@ def check_embeddings(message: AddRequest, prompt_len: int, limits: Limits) -> di
         raise Refused(path, "are not served: the engine takes token ids alone", "FEATURE_UNSUPPORTED")
     if given.dtype not in EMBEDDING_DTYPES:
         raise Refused(f"{path}.dtype", f"must be {', '.join(EMBEDDING_DTYPES)}")
-    if len(given.positions) % 4:
-        raise Refused(path, "have positions that are no column")
-    positions = unpack_u32(given.positions)
-    if not positions or positions != sorted(set(positions)) or positions[-1] >= prompt_len:
-        raise Refused(path, f"must have ascending positions below {prompt_len}")
+    positions = read_positions(path, given.positions, prompt_len)
     width = EMBEDDING_DTYPES[given.dtype] * size
     values = given.values
     if len(values) != len(positions) * width:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from math import inf
 
 from engine_core.context import CoreContext
 from engine_core.errors import Code, Refused
@@ -92,8 +93,10 @@ log = logging.getLogger(__name__)
 class Intake:
     """Admits requests, and counts those that it refuses."""
 
-    def __init__(self, context: CoreContext, bounds: QueueBounds = UNBOUNDED) -> None:
-        """bounds: for the queue as a whole."""
+    def __init__(
+        self, context: CoreContext, bounds: QueueBounds = UNBOUNDED, media_memory: float = inf
+    ) -> None:
+        """bounds: for the queue as a whole. media_memory: bytes of the media of requests in flight."""
         self.recent_aborts = RecentAborts()
         self._scheduler = scheduler = context.scheduler
         self._limits = context.identity.limits
@@ -101,6 +104,7 @@ class Intake:
         self.refused = context.counters.refused
         self._overload = Overload(bounds, scheduler)
         self._quotas = Quotas(scheduler)
+        self._media_memory = media_memory
         self._exchange: QuotaExchange | None = None
         scheduler.states.on_request_end = lambda request: self._quotas.ended(request, clock())
 
@@ -146,6 +150,7 @@ class Intake:
         self._quotas.check(message, num_tokens, factor, now)
         self._overload.check_queue(message, now)
         request = make_request(message, frontend, arrival, self._limits)
+        self._scheduler.states.media.check(request, self._media_memory, factor)
         if self._scheduler.refuses(request.key):
             with about(request_id=request.request_id, tenant=request.tenant, trace_id=request.trace_id):
                 log.warning("the engine dies whenever this request runs: it is quarantined")

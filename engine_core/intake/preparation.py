@@ -107,7 +107,7 @@ class Grammars:
         if digest in self._known:
             self._known.move_to_end(digest)
             return True
-        if self._scheduler.quarantine.is_suspect(request.key):
+        if self._scheduler.quarantine.is_to_be_isolated(request.key):
             return True
         if digest not in self._numbers:
             self._last_number += 1

@@ -16,9 +16,10 @@ from engine_core.context import Limits
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
 from engine_core.intake.embedding_validation import check_embeddings
+from engine_core.intake.media_validation import media_contents, read_media
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
-from engine_core.step.plan import AdapterUse, RowParameters
+from engine_core.step.plan import AdapterUse, MediaItem, RowParameters
 from pagewire.checkpoints.heads import VOCABULARY
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_ALL,
@@ -73,7 +74,8 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     pooling = _pooling(message, limits)
-    contents = check_embeddings(message, len(prompt), limits)
+    media = read_media(message, len(prompt), limits)
+    contents = check_embeddings(message, len(prompt), limits) or media_contents(media)
     adapter = _adapter(message, len(prompt), limits)
     if adapter is not None:
         contents[adapter.start] = contents.get(adapter.start, b"") + adapter.digest
@@ -87,7 +89,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         request_id=message.request_id,
         group=message.group,
         prompt=prompt,
-        parameters=_row_parameters(message, eos | stop, pooling, adapter),
+        parameters=_row_parameters(message, eos | stop, pooling, adapter, media),
         max_tokens=stopping.max_tokens,
         max_model_len=limits.max_model_len + message.prompt_only,
         eos_token_ids=eos,
@@ -100,6 +102,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
+        holder=message.holder,
         content_hashes=contents,
         max_drafts=_max_drafts(message),
         num_vector_values=_num_vector_values(message, limits),
@@ -163,7 +166,11 @@ def _weight(message: AddRequest) -> float:
 
 
 def _row_parameters(
-    message: AddRequest, stops: frozenset[int], pooling: Pooling | None, adapter: AdapterUse | None
+    message: AddRequest,
+    stops: frozenset[int],
+    pooling: Pooling | None,
+    adapter: AdapterUse | None,
+    media: tuple[MediaItem, ...],
 ) -> RowParameters:
     return RowParameters(
         sampling=_kept(message.sampling),
@@ -175,6 +182,7 @@ def _row_parameters(
         pooling=None if pooling is None else _kept(pooling),
         embeddings=_kept(message.embeddings) if message.HasField("embeddings") else None,
         adapter=adapter,
+        media=media,
     )
 
 

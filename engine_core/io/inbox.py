@@ -44,7 +44,12 @@ class HealthProbe:
     answer: Callable[[bool], None]
 
 
-Event = Received | FrontendGone | SocketsFailed | HealthProbe
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """The process was asked to end, and has time for it."""
+
+
+Event = DrainRequested | Received | FrontendGone | SocketsFailed | HealthProbe
 
 
 class Inbox:

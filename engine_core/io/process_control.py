@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import Self, TypeVar
 
@@ -23,6 +24,8 @@ class StopSignal:
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
         self._before: dict[signal.Signals, object] = {}
+        self.on_first: Callable[[], None] | None = None
+        """Called by the first signal, in place of ending the loop, where it is set: it may not wait."""
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
@@ -44,7 +47,11 @@ class StopSignal:
         os.write(self._writing, b"x")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.request()
+        first, self.on_first = self.on_first, None
+        if first is not None:
+            first()
+        else:
+            self.request()
 
 
 class ParentOrders:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from engine_core.io.worker_process import SEE_ABOVE, WorkerDied, WorkerProcess
-from pagewire import __version__
 from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import Vitals, read_vitals
 from pagewire.host.stack_dump import log_stacks
@@ -183,15 +182,6 @@ class Rank:
         self.peer, self.connection, self.host = peer, connection, hello.host
         if hello.host:
             self.name = f"rank {self.number} of the worker (on {hello.host})"
-
-    def check_version(self, hello: WorkerHello) -> None:
-        """Raises WorkerDied for a process of another pagewire, which may read plans otherwise."""
-        if hello.version != __version__:
-            raise WorkerDied(
-                f"cannot use {self.name} (pid {hello.pid})",
-                f"it is of pagewire {hello.version or 'unknown'}, and the engine core of {__version__}",
-                "start all processes from one installation",
-            )
 
     def failure(self, failed: Failed) -> WorkerDied:
         """Returns the error that it has sent; one of several ranks is named."""

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Iterator
 import zmq
 from google.protobuf.message import DecodeError
 
+from engine_core.io.asides import Asides
 from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.rank import Rank, find_hung
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
 from pagewire import __version__
 from pagewire.host.liveness import AwakeTime
-from pagewire.internal.v1.worker_pb2 import AdapterLoaded, WorkerHello, WorkerMessage
+from pagewire.internal.v1.worker_pb2 import WorkerHello, WorkerMessage
 from pagewire.ipc import transport
 from pagewire.ipc.curve import EngineKey
 
@@ -46,10 +47,7 @@ class RankSocket:
         """Binds. key: for tcp. on_wait: called by look(). Raises StartupError."""
         self.address = address
         self.ranks: list[Rank] = []
-        self.compiled: list[int] = []
-        """Numbers of grammars that rank 0 has compiled."""
-        self.adapters: list[AdapterLoaded] = []
-        """Answers of rank 0 to LoadAdapter."""
+        self.asides = Asides()
         self.num_bad_frames = 0
         self.on_wait = on_wait
         self._socket = transport.bind_router(context, address, key)
@@ -66,8 +64,8 @@ class RankSocket:
 
     @property
     def has_news(self) -> bool:
-        """Every rank has sent a message, a grammar is compiled, or an adapter is loaded."""
-        return bool(self.compiled or self.adapters) or all(rank.messages for rank in self.ranks)
+        """Every rank has sent a message, or something that was done beside steps is answered."""
+        return bool(self.asides) or all(rank.messages for rank in self.ranks)
 
     def watch(self, descriptor: int) -> None:
         """Adds a descriptor to those that end a poll()."""
@@ -160,19 +158,19 @@ class RankSocket:
             raise hung.hang(reasons[hung])
 
     def _check_hello(self, hello: WorkerHello, rank: Rank | None) -> None:
-        """Raises WorkerDied for a rank on another host that does not fit into the group. rank: that it is, if
-        any."""
-        if not (self._has_hosts and hello.host):
+        """Raises WorkerDied for a rank of another pagewire, which may read plans otherwise, and for one on
+        another host that has other flags. rank: that it is; None: it is no rank of this group."""
+        is_elsewhere = self._has_hosts and hello.host
+        if rank is None and not is_elsewhere:
             return
-        name = f"rank {hello.rank} on {hello.host}"
-        for what, theirs, ours in (
-            ("pagewire", hello.version, __version__),
-            ("--tensor-parallel-size", str(hello.group_size), str(len(self.ranks))),
-        ):
-            if theirs != ours:
-                why = f"{what}: the engine core has {ours}, {name} has {theirs}"
-                todo = "start all ranks with the same installation and flags"
-                raise WorkerDied("the ranks of the worker disagree", why, todo)
+        name = f"rank {hello.rank} on {hello.host}" if rank is None else rank.name
+        name += "" if is_elsewhere else f" (pid {hello.pid})"
+        if hello.version != __version__:
+            why = f"it is of pagewire {hello.version or 'unknown'}, and the engine core of {__version__}"
+            raise WorkerDied(f"cannot use {name}", why, "start all processes from one installation")
+        if is_elsewhere and hello.group_size != len(self.ranks):
+            why = f"it is one of {hello.group_size} ranks, and the engine core has {len(self.ranks)}"
+            raise WorkerDied(f"cannot use {name}", why, "start all ranks with the same flags")
         if rank is None:
             log.warning("%s is not needed: another process is that rank", name)
 
@@ -199,9 +197,5 @@ class RankSocket:
             log.debug("the worker's traceback:\n%s", message.failed.traceback)
             raise rank.failure(message.failed)
         rank.hang_detector.heard()
-        if kind not in ("grammar_compiled", "adapter_loaded"):
+        if not self.asides.add(rank.number, len(self.ranks), message):
             rank.messages.append(message)
-        elif rank.number == 0 and kind == "grammar_compiled":
-            self.compiled.append(message.grammar_compiled.number)
-        elif rank.number == 0:
-            self.adapters.append(message.adapter_loaded)

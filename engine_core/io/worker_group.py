@@ -12,6 +12,7 @@ import zmq
 from engine_core.io.inbox import Inbox
 from engine_core.io.process_control import StopSignal
 from engine_core.io.rank import Rank
+from engine_core.io.rank_adapters import held_by_all
 from engine_core.io.rank_socket import LOOK_S, RankSocket
 from engine_core.io.remote_ranks import MissingRanks, RemoteRanks
 from engine_core.io.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
@@ -22,15 +23,18 @@ from pagewire.host import spawn as process
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     AdapterLoaded,
+    BlocksRead,
     CompileGrammar,
     DropAdapter,
     EndBurst,
     Initialize,
     KeptCache,
     LoadAdapter,
+    ReadBlocks,
     Ready,
     Shutdown,
     StepResult,
+    StopReading,
     WorkerCommand,
     WorkerHello,
 )
@@ -143,7 +147,6 @@ class WorkerGroup:
         if message.WhichOneof("message") != "hello":
             raise WorkerDied(f"cannot talk to {rank.name}", "its first message is not a WorkerHello")
         hello = message.hello
-        rank.check_version(hello)
         log.info("worker %d connected (pid %d%s)", rank.number, hello.pid, hello.host and f" on {hello.host}")
         return hello
 
@@ -158,7 +161,14 @@ class WorkerGroup:
 
     def wait_ready(self, on_progress: Callable[[str, float], None]) -> Ready:
         """Waits until all ranks have loaded. on_progress: takes what rank 0 is doing, and 0 to 1."""
-        return combine_ready([self._wait_ready(rank, on_progress) for rank in self._ranks])
+        ranks = [self._wait_ready(rank, on_progress) for rank in self._ranks]
+        combined = combine_ready(ranks)
+        held, others = held_by_all([ready.adapters for ready in ranks])
+        del combined.adapters[:]
+        combined.adapters.extend(held)
+        for digest in sorted(others):
+            self.drop_adapter(digest)
+        return combined
 
     def submit(self, plan: Plan) -> None:
         """Sends a plan to all ranks. Raises WorkerDied."""
@@ -195,8 +205,7 @@ class WorkerGroup:
 
     def take_compiled(self) -> list[int]:
         """Returns the numbers of grammars that rank 0 has compiled since the last call."""
-        compiled, self._socket.compiled = self._socket.compiled, []
-        return compiled
+        return self._socket.asides.take_compiled()
 
     def load_adapter(self, number: int, source: str, digest: bytes, max_bytes: int) -> None:
         """Tells all ranks to load an adapter. Does not raise WorkerDied: the next wait raises it."""
@@ -208,9 +217,22 @@ class WorkerGroup:
         self._tell(WorkerCommand(drop_adapter=DropAdapter(digest=digest)))
 
     def take_adapters(self) -> list[AdapterLoaded]:
-        """Returns what rank 0 has answered to load_adapter() since the last call."""
-        loaded, self._socket.adapters = self._socket.adapters, []
-        return loaded
+        """Returns what all ranks have answered to load_adapter() since the last call."""
+        return self._socket.asides.take_adapters()
+
+    def read_blocks(self, order: ReadBlocks) -> None:
+        """Tells the worker to read blocks, and before that what they do not hold any more. Does not raise
+        WorkerDied: the next wait raises it."""
+        self._send_cache_changes(losses_alone=True)
+        self._tell(WorkerCommand(read_blocks=order))
+
+    def stop_reading(self, number: int) -> None:
+        """Does not raise WorkerDied: the next wait raises it."""
+        self._tell(WorkerCommand(stop_reading=StopReading(number=number)))
+
+    def take_blocks_read(self) -> list[BlocksRead]:
+        """Returns the answers to read_blocks() since the last call."""
+        return self._socket.asides.take_blocks_read()
 
     def _tell(self, command: WorkerCommand) -> None:
         """Sends a command that is not a plan to all ranks."""

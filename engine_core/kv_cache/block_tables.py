@@ -24,6 +24,8 @@ class BlockTables:
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.pool = pool
         self.block_size = block_size
+        self.held: dict[object, list[int]] = {}
+        """Blocks that other engine cores read, or that are read from them, by what holds them."""
 
     def blocks_for(self, slots: int) -> int:
         """Returns the number of blocks that hold so many slots."""
@@ -84,6 +86,20 @@ class BlockTables:
     def _count_slots(self, sequence: Sequence) -> None:
         """Sets num_slots to the slots of its blocks, without one for its last token, which needs none."""
         sequence.num_slots = min(len(sequence.blocks) * self.block_size, sequence.limit - 1)
+
+    def hold(self, holder: object, blocks: list[int]) -> None:
+        """Keeps cached blocks from being allocated until release()."""
+        self.pool.share(blocks)
+        self.held[holder] = blocks
+
+    def take(self, holder: object, count: int) -> list[int]:
+        """Allocates blocks that no sequence has; the caller has checked that they are free."""
+        self.held[holder] = self.pool.allocate(count)
+        return self.held[holder]
+
+    def release(self, holder: object) -> None:
+        """Frees what hold() or take() gave. A holder that has nothing is no error."""
+        self.pool.free(self.held.pop(holder, []))
 
     def num_tokens_lost(self, sequence: Sequence) -> int:
         """Returns the tokens that would have to be computed again if the sequence lost its blocks.

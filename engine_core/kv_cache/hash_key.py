@@ -2,9 +2,9 @@
 --prefix-cache-key and the model give, so that services with one key give equal prefixes equal hashes.
 
     no key    random, new with each start of a worker; a core that adopts a worker goes on with that one's
-    a key     H(key, the facts of the model that decide on keys and values, block size)
+    a key     H(key, digest of the checkpoint, whatever else decides on keys and values, block size)
 
-The facts do not contain the values of weights: a key belongs to one set of weights.
+So with a key, equal hashes mean equal bytes in the blocks of any two engines (kv_transfer/).
 """
 
 from hashlib import blake2b
@@ -40,6 +40,7 @@ def hash_secret(initialize: Initialize, ready: Ready) -> bytes:
     facts = (
         *(model.architecture, model.implementation, model.vocab_size, model.weight_bytes),
         *(model.dtype, model.quantization, model.kv_cache_dtype, model.arithmetic, initialize.block_size),
+        *(ready.weights_digest, initialize.config_overrides),
     )
     return blake2b(repr(facts).encode(), digest_size=32, key=initialize.cache_key).digest()
 

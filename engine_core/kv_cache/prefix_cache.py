@@ -180,6 +180,23 @@ class PrefixCache:
         does not use the cache."""
         return self._root(request) if self._serves(request) else b""
 
+    @property
+    def moves(self) -> bool:
+        """Whether a prefix is its blocks and nothing else, so that another cache can continue with copies."""
+        return self._enabled and self._checkpoints is None
+
+    def missing(self, sequence: Sequence) -> list[bytes]:
+        """Returns the contents of the blocks that find() could return, and that are not cached."""
+        if not (self.moves and self._serves(sequence.request)):
+            return []
+        most = sequence.num_skippable_tokens // self._block_size
+        self._extend_hashes(sequence, most)
+        return [content for content in sequence.hashes[1 : most + 1] if self._pool.find(content) is None]
+
+    def adopt(self, block: int, content: bytes) -> None:
+        """Adds a block that was allocated for it, and that holds this content by now."""
+        self._pool.keep(block, content)
+
     def keeps(self, request: Request) -> bool:
         """Whether a computed prompt of the request is found again, as long as its blocks are kept."""
         return self._serves(request) and self._checkpoints is None
@@ -216,10 +233,12 @@ class PrefixCache:
 
     def _log_stored(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
         """Logs blocks of a sequence that are in the cache, under their own content or in equal ones, before
-        the first with a value in place of a token."""
+        the first with something in place of a token."""
         request, size, use = sequence.request, self._block_size, sequence.request.parameters.adapter
         if (values := request.parameters.embeddings) is not None:
             end = min(end, int.from_bytes(values.positions[:4], "little") // size)
+        if request.parameters.media:
+            end = min(end, request.parameters.media[0].positions[0] // size)
         if use is not None and use.virtual_tokens:
             return
         for i in range(start, end):

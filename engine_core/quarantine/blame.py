@@ -4,12 +4,14 @@ Before each step the journal records which requests are in it (crash_journal.py)
 knows which requests were running when this one died. These are suspects. They run in isolation, one group at
 a time (quarantine.py):
 
-    no request in the fatal step was isolated   all of them are suspects, in groups of an eighth; together
-                                                where the process was killed by SIGKILL
-    several of them were isolated               these are to blame, not others beside them; in eighths, and in
-                                                halves where the process was killed by SIGKILL
+    no request in the fatal step was a suspect  all of them are, in groups of an eighth
+    several of them were isolated               these are to blame, not others beside them; in eighths
     one of them was isolated                    its first strike
     ... and nothing else was in the step        a further strike; after STRIKES it is quarantined
+
+A process that is killed by SIGKILL is mostly killed from outside. The requests of its last steps are watched:
+they run at once, among all others. Those that have got no further when the next process is killed, too, are
+isolated, in halves.
 
 A suspect is cleared when it has got past the tokens at which the engine died; see Quarantine. So a request is
 quarantined only if it runs alone in death after death, always at the same tokens. Killing the engine from
@@ -45,7 +47,7 @@ class Suspect:
     """What is known of a request that was running when an engine died."""
 
     span: Span  # common to all deaths that it alone is blamed for; else of the last death
-    group: int  # size of its isolation group: suspects of the same death that run together
+    group: int  # size of its isolation group: suspects of the same death that run together; 0: it is watched
     death: int  # number of that death
     strikes: int = 0
 
@@ -53,6 +55,11 @@ class Suspect:
     def is_quarantined(self) -> bool:
         """Whether it must not run again."""
         return self.strikes >= STRIKES
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it runs among all others."""
+        return not self.group
 
 
 def key_of(tenant: str, request_id: str) -> int:
@@ -67,32 +74,31 @@ def judge(
     """Returns the suspects after a death.
 
     present: the requests in the steps that were in flight, by key. suspects: those before the death; a
-    request that is in both was isolated. death: its number, above all earlier ones. killed: the process was
-    killed by SIGKILL, which is mostly chance: the suspects have one run together, so that no stream waits for
-    others, and are divided into halves after the next death.
+    request that is in both was isolated or watched. death: its number, above all earlier ones. killed: the
+    process was killed by SIGKILL.
     """
-    isolated = present.keys() & suspects.keys()
+    # Where it was not, those that are watched are no more to blame than what ran beside them.
+    isolated = {key for key in present.keys() & suspects.keys() if killed or not suspects[key].is_watched}
     known = {key: suspect for key, suspect in suspects.items() if suspect.death > death - _MEMORY}
+    if killed and all(suspects[key].is_watched for key in isolated):
+        known |= {key: Suspect(present[key], 0, death) for key in present.keys() - isolated}
     if len(isolated) == 1:
         (key,) = isolated
         known[key] = _strike(suspects[key], present[key], death, alone=len(present) == 1)
         return known
-    blamed = isolated or present.keys()
-    group = _group_size(len(blamed), isolated=bool(isolated), killed=killed)
+    blamed = isolated if killed else isolated or present.keys()
     for key in blamed:
-        known[key] = Suspect(present[key], group, death)
+        known[key] = Suspect(present[key], _group_size(len(blamed), killed=killed), death)
     return known
 
 
-def _group_size(count: int, *, isolated: bool, killed: bool) -> int:
+def _group_size(count: int, *, killed: bool) -> int:
     """Returns how many of the requests that are to blame run together.
 
     Kills from outside that follow one another meet an isolated group each time, and the groups run one after
     another before anything else. With eighths it took seconds until the last of 64 streams had its turn, and
     where the next kill came first it had none. Halves add one group for each kill."""
-    if not killed:
-        return max(1, count // _PARTS)
-    return -(-count // 2) if isolated else count
+    return -(-count // 2) if killed else max(1, count // _PARTS)
 
 
 def release(suspect: Suspect) -> Suspect:

@@ -1,18 +1,19 @@
 """Suspects in this life of the engine: which may run and until when, and what is journaled for the next life.
 
     arrives as a suspect ──> waits for its isolated run ──> runs in its isolation group ──> cleared
+              └──────────> is watched: runs at once, among all others ────────┴─────────────────┘
                                                                   └──> the engine dies: see blame.py
 
-While a suspect waits or runs in isolation, no other request begins. Isolated runs last for the steps of
-prompts that have to be computed anyway and a few more, so they cost other requests little; and if the engine
-dies, the isolation group is to blame: a request that arrives at that moment can neither take the blame nor
-shift it. A cleared request runs on beside the next group.
+While a suspect waits or runs in isolation, no other request begins, also none that is watched. Isolated runs
+last for the steps of prompts that have to be computed anyway and a few more, so they cost other requests
+little; and if the engine dies, the isolation group is to blame: a request that arrives at that moment can
+neither take the blame nor shift it. A cleared request runs on beside the next group.
 
 A group is cleared when each of its requests is past the tokens at which the engine died: each of its
-sequences has a new token, and one has got further than the death. A request that alone is to blame must run
-alone: so it comes first in a new life, and suspects of the last death are waited for. Others take turns, and
-those that have waited the longest come first: where kills from outside follow each other, no stream waits for
-those that ran in the life before.
+sequences has a new token, and one has got further than the death. A request that is watched is cleared by
+itself. One that alone is to blame must run alone: so it comes first in a new life, and suspects of the last
+death are waited for. Others take turns, and those that have waited the longest come first: where kills from
+outside follow each other, no stream waits for those that ran in the life before.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Quarantine:
         self._step = 0  # the last one that was journaled
         # Suspects.
         self._missing: set[int] = set()  # keys that are not yet resubmitted
-        self._present: dict[Request, _PresentSuspect] = {}  # in the order of their arrival
+        self._present: dict[Request, _PresentSuspect] = {}  # to be isolated, in the order of their arrival
+        self._watched: dict[Request, _PresentSuspect] = {}
         self._isolated: list[Request] = []
         self._wait_until: float | None = None  # None: before the first event
 
@@ -74,9 +76,11 @@ class Quarantine:
         self._journal.change_suspect(key, release(suspect))
         return True
 
-    def is_suspect(self, key: int) -> bool:
-        """Returns whether a request with this key is a suspect that has not been cleared."""
-        return key in self._journal.suspects
+    def is_to_be_isolated(self, key: int) -> bool:
+        """Returns whether a request with this key is a suspect that has not been cleared, and is not only
+        watched."""
+        suspect = self._journal.suspects.get(key)
+        return suspect is not None and not suspect.is_watched
 
     # Requests come and go.
 
@@ -85,7 +89,8 @@ class Quarantine:
         suspect = self._journal.suspects.get(request.key)
         if suspect is not None:
             self._missing.discard(request.key)
-            self._present[request] = _PresentSuspect(request, suspect)
+            among = self._watched if suspect.is_watched else self._present
+            among[request] = _PresentSuspect(request, suspect)
 
     def admitted(self, request: Request, rows: Iterable[int]) -> None:
         """Registers that a request has got rows."""
@@ -105,8 +110,7 @@ class Quarantine:
         """
         if self._leaving and self._leaving[-1][1] is request:
             self._journal.clear_rows(self._leaving[-1][2], request.key)
-        if request in self._present:
-            del self._present[request]
+        if self._present.pop(request, None) or self._watched.pop(request, None):
             self._isolated = [other for other in self._isolated if other is not request]
             if is_finished():
                 self._journal.clear_suspect(request.key)
@@ -114,7 +118,8 @@ class Quarantine:
     # Steps.
 
     def review(self, now: float) -> None:
-        """Clears the isolation group if all of it is past its deaths. Called before a step is planned."""
+        """Clears the isolation group if all of it is past its deaths, and those of the watched suspects that
+        are. Called before a step is planned."""
         if self._wait_until is None:
             self._wait_until = now + PATIENCE
         if self._isolated and all(self._present[request].is_past for request in self._isolated):
@@ -122,6 +127,9 @@ class Quarantine:
                 del self._present[request]
                 self._journal.clear_suspect(request.key)
             self._isolated = []
+        for request in [request for request, watched in self._watched.items() if watched.is_past]:
+            del self._watched[request]
+            self._journal.clear_suspect(request.key)
         if self._missing and now >= self._wait_until:
             self._forget_missing()
 
@@ -135,8 +143,10 @@ class Quarantine:
 
     @property
     def waits(self) -> bool:
-        """Whether no request may begin because suspects of the last death are not yet resubmitted."""
-        return any(self._journal.suspects[key].death == self._journal.num_deaths for key in self._missing)
+        """Whether no request may begin because suspects of the last death, which are to be isolated, are not
+        yet resubmitted."""
+        missing = (self._journal.suspects[key] for key in self._missing)
+        return any(each.death == self._journal.num_deaths and not each.is_watched for each in missing)
 
     @property
     def isolates(self) -> bool:
@@ -160,9 +170,10 @@ class Quarantine:
             raise InvariantError("the running requests are not those in the journal")
         if any(self._journal.key_of(sequence.row) != sequence.request.key for sequence in running):
             raise InvariantError("a row of the journal does not have the key of its request")
-        if not {request.key for request in self._present} | self._missing <= self._journal.suspects.keys():
+        present = [*self._present, *self._watched]
+        if not {request.key for request in present} | self._missing <= self._journal.suspects.keys():
             raise InvariantError("a request is isolated that is not a suspect")
-        if any(not request.num_live for request in self._present):
+        if any(not request.num_live for request in present):
             raise InvariantError("a request that has ended is isolated")
 
     def _clear_before(self, step: int) -> None:

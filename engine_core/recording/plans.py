@@ -28,8 +28,9 @@ _SPARSE = [name for name in FIELDS if name not in _BATCH]
 """Columns that are empty in most plans."""
 
 
-def columns_of(plan: Plan, numbers: Mapping[int, int]) -> Columns:
-    """Returns the columns of a plan. numbers: of requests, by row that begins.
+def columns_of(plan: Plan, numbers: Mapping[int, int], media: dict[bytes, int]) -> Columns:
+    """Returns the columns of a plan. numbers: of requests, by row that begins. media: numbers of items by
+    digest, in the order in which they were encoded first; new ones are added.
 
     `new_rows` has for each: row, request, sequence, tokens, where log-probabilities of its prompt begin,
     candidates of a beam, number of blocks, and these blocks.
@@ -39,6 +40,8 @@ def columns_of(plan: Plan, numbers: Mapping[int, int]) -> Columns:
         return columns
     for name in _LISTS:
         columns[name] = getattr(plan, name)
+    columns["encode"] = [media.setdefault(item.digest, len(media)) for item in plan.encode]
+    columns["forgotten_media"] = [media[digest] for digest in plan.forgotten_media]
     new_rows, forks = columns["new_rows"], columns["forks"] = list[int](), list[int]()
     for new in plan.new_rows:
         new_rows += (new.row, numbers[new.row], new.sequence_index, len(new.token_ids))

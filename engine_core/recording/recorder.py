@@ -69,6 +69,7 @@ class RecordedScheduler(Scheduler):
         self._suspects: dict[int, int] = {}  # numbers by request key
         self._recorded: dict[Request, _Recorded] = {}
         self._plans = PlanWriter()
+        self._media: dict[bytes, int] = {}  # numbers by digest
         recording.on_close = self._record_live_sequences
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
@@ -149,7 +150,7 @@ class RecordedScheduler(Scheduler):
         record.now = now
         requests = requests_of(plan, self.states)
         numbers = {row: self._recorded[request].number for row, request in requests.items()}
-        self._plans.write(columns_of(plan, numbers), record)
+        self._plans.write(columns_of(plan, numbers, self._media), record)
         if self.states.num_ended != self._num_ended:  # a time limit or a deadline has passed
             for request in list(self._recorded):
                 self._record_ends(request)
@@ -200,6 +201,7 @@ class RecordedScheduler(Scheduler):
             "min_tokens": request.parameters.min_tokens,
             "has_grammar": bool(grammar),
             "content_hashes": {at: self._hash(content) for at, content in request.content_hashes.items()},
+            "media": [[self._hash(item.digest), *item.positions] for item in request.parameters.media],
             "adapter": self._hash(request.parameters.adapter.digest) if request.parameters.adapter else "",
             "suspect": self._suspects.get(request.key, 0),
             "prompt_logprobs_start": 0 if pending is None else pending.next,

@@ -41,9 +41,10 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
     states.throughput.check_invariants(len(running))
     states.swap.check_invariants(waiting)
     states.quarantine.check_invariants(running)
+    states.media.check_invariants(states.requests)
     _equal("running requests", states.num_running_requests, len({s.request for s in running}))
-    blocks = (sequence.blocks for sequence in running + forking if sequence.blocks)
-    states.tables.pool.check_invariants(blocks)
+    blocks = [sequence.blocks for sequence in running + forking if sequence.blocks]
+    states.tables.pool.check_invariants([*blocks, *states.tables.held.values()])
 
 
 def _check_counts(sequence: Sequence, num_pending: int) -> None:

@@ -24,6 +24,7 @@ from engine_core.kv_cache.block_tables import BlockTables, Fragmentation
 from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
 from engine_core.kv_cache.prefix_cache import Contents, PrefixCache
+from engine_core.media.encoder_cache import EncoderCache
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import IDLE_SLEEP_S
 from engine_core.queue.base import FAIR, FIRST_COME, FirstComeQueue, WaitingQueue
@@ -72,12 +73,15 @@ class Scheduler:
         max_adapters_per_step: int = 0,
         adapter_turn: int = TURN,
         whole_prompts: bool = False,
+        encoder_cache_tokens: int = 0,
+        max_num_encoder_tokens: int = 0,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
         RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts. max_adapters_per_step,
         adapter_turn: see AdapterSlots. whole_prompts: see StepPlanner; needs prefix_cache = False and
-        num_host_blocks = 0."""
+        num_host_blocks = 0. encoder_cache_tokens, max_num_encoder_tokens: see EncoderCache; 0:
+        max_num_batched_tokens."""
         assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
@@ -97,6 +101,9 @@ class Scheduler:
         self.ends = RequestEnds(self.states)
         self.faults = FaultIsolation(self.ends.abort)
         self._prompt_logprobs = PromptLogprobs()
+        self.encoder = EncoderCache(
+            encoder_cache_tokens or max_num_batched_tokens, max_num_encoder_tokens or max_num_batched_tokens
+        )
         self.planner = StepPlanner(
             self.states,
             self.faults,
@@ -110,6 +117,7 @@ class Scheduler:
             max_adapters_per_step=max_adapters_per_step,
             adapter_turn=adapter_turn,
             whole_prompts=whole_prompts,
+            encoder=self.encoder,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput
@@ -117,6 +125,9 @@ class Scheduler:
         self.in_flight: deque[InFlightStep] = deque()  # oldest first
         self.step = 0
         self.num_idle_plans = 0  # in a row, without work although sequences wait
+        self.waits_for_held = False
+        """In the last plan sequences waited and nothing ran, while blocks were held for other cores, or for
+        copies of theirs."""
 
     @property
     def running(self) -> list[Sequence]:
@@ -133,6 +144,8 @@ class Scheduler:
         """Seconds that the caller may sleep because nothing runs and nothing may begin; 0: there is work."""
         if self.running or self.in_flight:
             return 0.0
+        if self.waits_for_held:
+            return IDLE_SLEEP_S
         may_begin = not self.quarantine.waits if self.waiting else not self.states.preparing
         return 0.0 if may_begin else IDLE_SLEEP_S
 
@@ -219,6 +232,7 @@ class Scheduler:
             isolates=self.quarantine.isolates,
             rows_needed=self.planner.admission.rows_needed,
             lacks_slot=self.planner.adapter_slots.are_short,
+            lacks_encoder=self.encoder.is_short,
         )
         sampling = batch.write_columns(plan)
         if plan.rows:
@@ -232,11 +246,13 @@ class Scheduler:
             self.in_flight.append(InFlightStep(plan, sampling, self.states.num_ended, prompts))
             self.quarantine.record(plan, self.in_flight[0].plan.step)
             self.num_idle_plans = 0
+            self.waits_for_held = False
         else:
             if plan.swap_out_blocks:  # every other sequence was preempted for ones with pending tokens
                 self.swap.drop_copies_of(plan)
-            if self.waiting and not self.in_flight and not self.quarantine.waits:
-                self.num_idle_plans += 1
+            is_idle = bool(self.waiting) and not (self.in_flight or self.quarantine.waits)
+            self.num_idle_plans += is_idle and not self.tables.held
+            self.waits_for_held = is_idle and not self.running and bool(self.tables.held)
         return plan
 
     def update(self, result: Result) -> list[Request]:
@@ -248,6 +264,8 @@ class Scheduler:
         oldest = self.in_flight.popleft()
         assert oldest.plan.step == result.step
         failed = self.results.abort_without_token(oldest, result)
+        for request in failed:
+            self.encoder.distrust(request)
         self.planner.draft_room.note(oldest.plan, oldest.sampling, result)
         self.planner.bursts.note(oldest.plan, result)
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self.states.outputs)
@@ -265,3 +283,4 @@ class Scheduler:
         pending = Counter(sequence for step in self.in_flight for sequence in step.sampling)
         check_sequences(self.states, pending)
         self.planner.adapter_slots.check_invariants()
+        self.encoder.check_invariants()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from pagewire.internal.v1 import worker_pb2
-from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.internal.v1.engine_pb2 import InputEmbeddings, MediaKind, Pooling
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 from pagewire.v1.prompt_pb2 import TokenIds
@@ -26,6 +26,17 @@ class AdapterUse:
     virtual_tokens: int = 0  # first tokens of the prompt that stand for its embeddings (prompt tuning)
 
 
+@dataclass(slots=True)
+class MediaItem:
+    """What the model's encoder takes at once, and the positions of a prompt that get its vectors."""
+
+    kind: MediaKind
+    shape: tuple[int, ...]
+    data: bytes  # that equal items of requests in flight share
+    digest: bytes  # of kind, shape and data
+    positions: array[int]  # ascending, not empty
+
+
 @dataclass(frozen=True, slots=True)
 class RowParameters:
     """Parameters of a request that the scheduler passes to the worker's rows unread."""
@@ -39,6 +50,7 @@ class RowParameters:
     pooling: Pooling | None = None  # the row gives a vector in place of tokens
     embeddings: InputEmbeddings | None = None  # in place of tokens of the prompt
     adapter: AdapterUse | None = None
+    media: tuple[MediaItem, ...] = ()  # whose vectors stand in place of tokens of the prompt; in order
 
 
 @dataclass(slots=True)
@@ -101,6 +113,8 @@ class Plan:
     save_rows: list[int] = field(default_factory=list)  # [V]
     save_positions: list[int] = field(default_factory=list)  # [V]
     save_checkpoints: list[int] = field(default_factory=list)  # [V]
+    encode: list[MediaItem] = field(default_factory=list)
+    forgotten_media: list[bytes] = field(default_factory=list)  # digests
 
     _packed_starts: bytes = field(default=b"", init=False, repr=False, compare=False)
 
@@ -142,7 +156,7 @@ class Plan:
 _COLUMNS = tuple(
     field.name
     for field in worker_pb2.StepPlan.DESCRIPTOR.fields
-    if field.type == field.TYPE_BYTES and field.name != "starts"
+    if field.type == field.TYPE_BYTES and field.name not in ("starts", "forgotten_media")
 )
 """Names of lists of numbers in a Plan that are columns in a StepPlan."""
 
@@ -157,6 +171,10 @@ def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
         message.new_rows.extend(map(_encode_new_row, plan.new_rows))
     for fork in plan.forks:
         message.forks.add(row=fork.row, source_row=fork.source_row, sequence_index=fork.sequence_index)
+    if plan.forgotten_media:
+        message.forgotten_media = b"".join(plan.forgotten_media)
+    for item in plan.encode:
+        message.encode.add(kind=item.kind, shape=item.shape, data=item.data, digest=item.digest)
     return message
 
 
@@ -185,4 +203,8 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         pooling=new.parameters.pooling,
         embeddings=new.parameters.embeddings,
         adapter=row_adapter,
+        media=[
+            engine_pb2.MediaItem(kind=item.kind, digest=item.digest, positions=pack_u32(item.positions))
+            for item in new.parameters.media
+        ],
     )

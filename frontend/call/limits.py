@@ -19,6 +19,8 @@ MAX_CONTROL_CALLS = 1024
 MAX_REQUEST_STREAMS = 64
 """Calls of one tenant at once whose client sends any number of messages, such as GenerateMultiplexed. gRPC
 keeps what has arrived of the next message of each, and does not say that it has begun."""
+MAX_MEDIA_HELD = 4 << 30
+"""Bytes of media, as the encoder takes them, of all requests that a frontend has in flight."""
 TENANT_SHARE = 0.5
 """Share of each kind of slots that a tenant may hold. Callers of public methods count as one tenant; without
 authentication tenants are not told apart, and there are no shares."""
@@ -120,6 +122,9 @@ class ConcurrencyLimits:
         """Counts a call whose client sends any number of messages, besides the slot that it holds."""
         self.control = self._controls.slot
         """Holds a slot for any other call."""
+        self._media = ByteBudget("media", MAX_MEDIA_HELD, self.refused, clock)
+        self.media = self._media.reading
+        """Counts the bytes of a request's media until it ends: another core may need them."""
         self._bytes = ByteBudget("bytes", max_bytes, self.refused, clock)
         self.reading = self._bytes.reading
         """Counts the bytes of a message while it is being tokenized."""

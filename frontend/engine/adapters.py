@@ -35,26 +35,30 @@ class AdapterCatalogue:
         """facts: returns what holds at every core."""
         self._questions, self._facts = questions, facts
         self._named: dict[str, NamedAdapter] = {}
-        self._of_cores: dict[str, tuple[int, frozenset[str]]] = {}  # address -> epoch, names
+        self._of_cores: dict[str, tuple[int, set[str]]] = {}  # address -> epoch, names
 
     def on_welcome(self, core: Core, welcome: Welcome) -> None:
         """Takes the names of a core, and tells a new one those that it lacks."""
-        epoch, _ = self._of_cores.get(core.address, (0, frozenset()))
+        epoch, _ = self._of_cores.get(core.address, (0, set()))
         if epoch == welcome.epoch:
             self.on_table(core, welcome.adapters)
             return
         told = {each.name: _digests(each) for each in welcome.adapters.adapters}
-        for name, adapter in self._named.items():
-            if _digests(adapter) - told.get(name, set()):
-                core.send(FrontendMessage(utility=Utility(load_adapter=adapter)))
-        self._take(welcome.epoch, core, welcome.adapters)
+        known = self._named.items()
+        lacked = [adapter for name, adapter in known if _digests(adapter) - told.get(name, set())]
+        if lacked:
+            core.send(FrontendMessage(known_adapters=AdapterTable(epoch=welcome.epoch, adapters=lacked)))
+        self._of_cores[core.address] = welcome.epoch, set()
+        self._take(core, welcome.adapters)
 
     def on_table(self, core: Core, table: AdapterTable) -> None:
-        """Takes the names of a core that have changed."""
-        _, before = self._of_cores.get(core.address, (0, frozenset()))
-        for name in before - {each.name for each in table.adapters}:
+        """Takes the names of a core, or those that have changed."""
+        _, names = self._of_cores.setdefault(core.address, (core.epoch, set()))
+        gone = set(table.unnamed) if table.is_change else names - {each.name for each in table.adapters}
+        for name in gone:
             self._named.pop(name, None)
-        self._take(core.epoch, core, table)
+        names -= gone
+        self._take(core, table)
 
     def visible(self, caller: Caller) -> list[NamedAdapter]:
         """Returns the adapters that a caller may use, by name."""
@@ -142,14 +146,15 @@ class AdapterCatalogue:
                 raise EngineRefused(error.code, error.reason, f"{field} {text}", field) from error
             raise
 
-    def _take(self, epoch: int, core: Core, table: AdapterTable) -> None:
-        self._of_cores[core.address] = epoch, frozenset(each.name for each in table.adapters)
+    def _take(self, core: Core, table: AdapterTable) -> None:
+        _, names = self._of_cores[core.address]
         for adapter in table.adapters:
+            names.add(adapter.name)
             self._put(adapter)
 
     def _put(self, adapter: NamedAdapter) -> None:
         known = self._named.get(adapter.name)
-        if known == adapter:  # as most are: a table has all, whichever has changed
+        if known == adapter:  # as most are of a table that has all
             return
         if known is not None:
             keep_former(adapter, [known, *known.former])

@@ -19,6 +19,7 @@ from frontend.engine.core_list import CoreList, CoreQuestions, GivenAddresses
 from frontend.engine.dispatcher import Dispatcher
 from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal
+from frontend.engine.prefixes import SentPrefixes
 from frontend.engine.socket import EngineSocket, MakeSocket
 from frontend.errors import EngineDead, EngineNotReady
 from pagewire import __version__
@@ -51,10 +52,12 @@ class EngineClient:
         random: Random | None = None,
         *,
         ready_timeout: float = 0.0,
+        share_prefixes: bool = False,
     ) -> None:
         """addresses: of the cores; a fixed one may be given as a string. resume_timeout: seconds that
         requests wait for a core when theirs is lost and no other serves. ready_timeout: seconds that new
-        requests wait for one, once a core has served."""
+        requests wait for one, once a core has served. share_prefixes: a request whose prefix another core
+        was sent names it, so that its blocks are copied."""
         self.identity = new_identity()
         self.facts: engine_pb2.Welcome | None = None
         """What holds at every core that has ever served; None before the first."""
@@ -73,7 +76,9 @@ class EngineClient:
         self._state = state
         self._make_socket = make_socket
         self._journal = Journal(resume_timeout)
-        self._dispatcher = Dispatcher(lambda: self.cores, self._journal, self.events, random or Random())
+        self._share_prefixes, prefixes = share_prefixes, SentPrefixes() if share_prefixes else None
+        parts = self._journal, self.events, random or Random(), prefixes
+        self._dispatcher = Dispatcher(lambda: self.cores, *parts)
         self._ready_timeout, self._resume_timeout = ready_timeout, resume_timeout
         self._model: engine_pb2.ModelFacts | None = None
         self._heartbeat: asyncio.Task[None] | None = None
@@ -166,6 +171,9 @@ class EngineClient:
         if core.serves:
             self.events.serves(core)
             assert core.welcome is not None
+            if self._share_prefixes and not core.welcome.transfer_namespace:
+                why = "it copies no KV blocks (--prefix-cache-key; docs/distributed.md)"
+                log.warning("--share-prefixes does nothing at the engine at %s: %s", core.address, why)
             self.adapters.on_welcome(core, core.welcome)
         self.cache_feeds.restart()
 
@@ -182,6 +190,11 @@ class EngineClient:
         self._show_state()
         self.cache_feeds.restart()
         self._dispatcher.lose(core)
+
+    def on_leaving(self, core: Core) -> None:
+        """Moves a core's requests to others, which copy its blocks."""
+        self._show_state()
+        self._dispatcher.move(core)
 
     def on_cache_changes(self, core: Core, changes: engine_pb2.CacheChanges) -> None:
         """Hands changes of a core's prefix cache to the subscriber that watches it."""

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _OURS = KeyboardInterrupt, SystemExit
 """Exceptions that concern the process. Any other BaseException concerns one request: a panic in the
 tokenizer's Rust code is not an Exception."""
-NUM_WAITS = 5
+NUM_WAITS = 7
 """Causes in StepOutputs.started_waits_us."""
 
 
@@ -45,6 +45,9 @@ class Owner(Protocol):
 
     def on_lost(self, core: Core) -> None:
         """The core will not answer its requests (in_flight) any more."""
+
+    def on_leaving(self, core: Core) -> None:
+        """The core ends soon, and says so while it still has its requests."""
 
     def on_cache_changes(self, core: Core, changes: engine_pb2.CacheChanges) -> None:
         """The core tells a watch of its prefix cache what has changed."""
@@ -96,7 +99,7 @@ class EngineConnection(Core):
     def lose(self) -> None:
         """Gives up the core: it cannot answer any request of this frontend, and must welcome it again."""
         if self.epoch:
-            self.epoch = 0
+            self.epoch, self.is_draining = 0, False
             self._num_of_others, self.last_load = 0, None
             self._unsent.clear()  # a core that welcomes a frontend has forgotten its requests
             self._owner.on_lost(self)
@@ -137,7 +140,12 @@ class EngineConnection(Core):
             self._owner.on_cache_changes(self, message.cache_changes)
         elif kind == "adapters":
             if message.adapters.epoch == self.epoch:
+                self.take_adapters(message.adapters)
                 self._owner.on_adapters(self, message.adapters)
+        elif kind == "leaving":
+            if self.epoch and not self.is_draining:
+                self.is_draining = True
+                self._owner.on_leaving(self)
         elif kind == "frontend_command":
             self._owner.on_command(self, message.frontend_command)
         elif kind == "load":
@@ -154,6 +162,7 @@ class EngineConnection(Core):
             self.epoch = welcome.epoch
             log.debug("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
         self.welcome = welcome
+        self.take_adapters(welcome.adapters)
         self._owner.on_welcome(self)
 
     def _fail(self, failure: engine_pb2.RequestFailed) -> None:
@@ -203,6 +212,7 @@ def dispatch(outputs: engine_pb2.StepOutputs, core: Core, requests: Dispatcher) 
         raise ValueError("columns of different lengths")
     scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
     end = 0
+    progressed: dict[JournalEntry, None] = {}  # of a core for prompts
     for (handle, index, position, count, reason, matched), own_scores in zip(rows, scores, strict=False):
         start, end = end, end + count
         entry = in_flight.get(handle)
@@ -222,8 +232,12 @@ def dispatch(outputs: engine_pb2.StepOutputs, core: Core, requests: Dispatcher) 
             continue
         if entry.sink.ended:
             requests.complete(entry)
+        elif core.role == engine_pb2.CORE_ROLE_PREFILL:
+            progressed[entry] = None
         if unknown_to_core:
             core.abort(handle, index)
+    if progressed:
+        requests.hand_over(core, progressed)
 
 
 def _push_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:

@@ -109,6 +109,7 @@ class JournalEntry:
     handle: int  # 0: it waits for a core
     core: "Core | None"  # None: it waits for one
     routing: Routing = ANYWHERE
+    holder: str = ""  # address of a living core that has blocks of it
     refused_by: tuple["Core", ...] = ()  # for reasons that may not hold at others
     num_tokens: int = 0  # output tokens when it was last lost
     num_losses: int = 0  # ... and how often live cores lost it at that count
@@ -177,9 +178,12 @@ class Core(ABC):
         self.epoch = 0  # of the Welcome, while connected; 0: the core is away
         self.num_unanswered = 0  # Hellos since the core's last message
         self.leaving = False  # removed from the address list: gets no new requests
+        self.is_draining = False  # it ends soon, and gets no new requests
         self.differs = ""  # how its model differs from the other cores'
         self.last_load: admin_pb2.RankLoad | None = None
         """Load at the core's last heartbeat; None: it is away."""
+        self.held_adapters: set[bytes] = set()
+        """Digests of adapters that its worker has loaded, as of the core's last message about them."""
         self.protocol_errors = 0
         self.utility_calls = UtilityCalls(self.send)
         self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read
@@ -192,7 +196,19 @@ class Core(ABC):
     @property
     def serves(self) -> bool:
         """True when requests may be sent to this core."""
-        return self.epoch > 0 and not (self.leaving or self.differs)
+        return self.epoch > 0 and not (self.leaving or self.differs or self.is_draining)
+
+    @property
+    def role(self) -> engine_pb2.CoreRole:
+        """What it is for, as it says."""
+        return self.welcome.role if self.welcome is not None else engine_pb2.CORE_ROLE_UNSPECIFIED
+
+    def may_send_blocks_to(self, reader: "Core") -> bool:
+        """Whether another core may copy KV blocks of this one, as far as both have said."""
+        if reader is self or not self.epoch or self.welcome is None or reader.welcome is None:
+            return False
+        namespace = self.welcome.transfer_namespace
+        return bool(namespace) and namespace == reader.welcome.transfer_namespace
 
     @property
     def num_in_flight(self) -> int:
@@ -226,6 +242,13 @@ class Core(ABC):
         self._unsent.append(engine_pb2.FrontendMessage(abort=abort))
         self.flush()
 
+    def take_adapters(self, table: engine_pb2.AdapterTable) -> None:
+        """Takes which adapters its worker holds, or what has changed of that."""
+        if not table.is_change:
+            self.held_adapters.clear()
+        self.held_adapters.update(_digests(table.held_digests))
+        self.held_adapters.difference_update(_digests(table.dropped_digests))
+
     def watch_cache(self, watch: int, *, ends: bool = False) -> None:
         """Begins a watch of the core's prefix cache, or ends it."""
         self.send(engine_pb2.FrontendMessage(watch_cache=engine_pb2.WatchCache(watch=watch, ends=ends)))
@@ -245,3 +268,7 @@ class Core(ABC):
         self.protocol_errors += 1
         if self.protocol_errors.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
             log.error("%s (%d protocol errors so far)", text, self.protocol_errors)
+
+
+def _digests(column: bytes) -> Iterable[bytes]:
+    return (column[start : start + 32] for start in range(0, len(column), 32))

@@ -4,6 +4,9 @@ connections to them, ordered by rank, and questions to all of them at once.
 
 import asyncio
 import logging
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +15,10 @@ from frontend.engine.connection import EngineConnection
 from frontend.engine.core import ANSWER, Core, Routing
 from frontend.errors import EngineNotReady, ServiceError
 from pagewire.errors import StartupError
+from pagewire.host.addresses import is_address
 from pagewire.host.file_watch import Signature, read_small, signature_of
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.transport import is_tcp
 from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)
@@ -27,17 +32,64 @@ FIND_S = 0.5
 """Seconds until a core that does not say whether it has a request is taken not to have it."""
 
 
+LOOK_UP_S = 5.0
+"""Seconds between two lookups of a name."""
+
+
 class GivenAddresses:
-    """Addresses from the command line, and files of addresses, which are read again when they change."""
+    """Addresses from the command line, files of addresses, which are read again when they change, and names
+    of hosts."""
 
     def __init__(self, given: Sequence[str]) -> None:
-        self._sources: list[Iterable[str]] = [
-            _File(Path(one.removeprefix(FILE_MARK))) if one.startswith(FILE_MARK) else [one] for one in given
-        ]
+        """Raises StartupError for a tcp address without a port."""
+        self._sources: list[Iterable[str]] = [_source(one) for one in given]
 
     def look(self) -> list[str]:
         """Returns all current addresses, each once. Raises StartupError when they could never be read."""
         return list(dict.fromkeys(address for source in self._sources for address in source))
+
+
+def _source(given: str) -> Iterable[str]:
+    if given.startswith(FILE_MARK):
+        return _File(Path(given.removeprefix(FILE_MARK)))
+    if not is_tcp(given):
+        return [given]
+    host, _, port = given.removeprefix("tcp://").rpartition(":")
+    return [given] if is_address(host.strip("[]")) or host == "localhost" else _Name(host, port)
+
+
+class _Name:
+    """A name in DNS, such as that of a headless Service: each of its IPv4 addresses is a core. It is looked
+    up every few seconds, in a thread. While it has no address, the last ones remain valid."""
+
+    def __init__(self, host: str, port: str) -> None:
+        self._host, self._port = host, port
+        self._addresses: list[str] = []
+        self._lookup: threading.Thread | None = None
+        self._next = 0.0
+        self._why = ""  # the last lookup has failed
+
+    def __iter__(self) -> Iterator[str]:
+        if self._lookup is not None and not self._lookup.is_alive():
+            self._lookup = None
+        if self._lookup is None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + LOOK_UP_S
+            self._lookup = threading.Thread(target=self._look_up, name="look-up", daemon=True)
+            self._lookup.start()
+        return iter(self._addresses)
+
+    def _look_up(self) -> None:
+        try:
+            found = socket.getaddrinfo(self._host, None, socket.AF_INET, socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            if why != self._why:
+                stay = ", the last ones stay valid" if self._addresses else ""
+                log.warning("--engine %s has no addresses%s: %s", self._host, stay, why)
+            self._why = why
+            return
+        self._why = ""
+        self._addresses = [f"tcp://{host}:{self._port}" for host in sorted({one[4][0] for one in found})]
 
 
 class _File:

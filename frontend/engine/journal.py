@@ -38,6 +38,8 @@ class Journal:
         """patience: seconds that a request waits for another core; 0: it fails at once."""
         self.num_resent = 0
         """Requests resent since the start."""
+        self.num_handed_over = 0
+        """Requests that went on at a core that decodes, since the start."""
         self.num_bytes = 0
         """Bytes of the prompts of all entries."""
         self._patience = patience
@@ -117,6 +119,7 @@ class Journal:
         It fails with `error` when waiting is disabled, and with `too_often` when it was lost too often.
         """
         self.take_back(entry)
+        entry.holder = ""
         if not self._patience:
             self.fail(entry, error)
             return
@@ -145,8 +148,8 @@ class Journal:
         deadlines are reduced by the time that has passed."""
         request = engine_pb2.AddRequest()
         request.CopyFrom(entry.request)
-        request.handle = handle
-        request.again = entry.num_losses + entry.num_deaths > 0
+        request.handle, request.holder = handle, entry.holder
+        request.again = entry.num_losses + entry.num_deaths > 0 or bool(entry.holder)
         request.age_us += round(1e6 * (time.monotonic() - entry.sent))
         put_delivered(request, entry.sink.delivered())
         missing = entry.sink.missing_prompt_logprobs
@@ -161,10 +164,12 @@ class Journal:
             limit.FromNanoseconds(round(self._left(entry, limit) * 1e9))
         return request
 
-    def resent(self, entry: JournalEntry, core: Core, handle: int) -> None:
-        """Records that an entry was sent to a core under a new handle."""
+    def resent(self, entry: JournalEntry, core: Core, handle: int, *, is_handed_over: bool = False) -> None:
+        """Records that an entry was sent to a core under a new handle. is_handed_over: since the core before
+        was for its prompt alone."""
         self._stop_waiting(entry)
-        self.num_resent += 1
+        self.num_handed_over += is_handed_over
+        self.num_resent += not is_handed_over
         entry.core, entry.handle = core, handle
         core.in_flight[handle] = entry
 
@@ -195,7 +200,8 @@ class Journal:
 
 
 def _prompt_bytes(request: engine_pb2.AddRequest) -> int:
-    return len(request.prompt_token_ids) + request.embeddings.ByteSize()
+    media = sum(len(item.data) for item in request.media)
+    return len(request.prompt_token_ids) + request.embeddings.ByteSize() + media
 
 
 def put_delivered(

@@ -9,6 +9,7 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import Unsupported
+from frontend.media.checkpoint import Images, read_images
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from frontend.model.scoring_config import PairScoring, read_scoring
@@ -41,6 +42,8 @@ from pagewire.limits import (
     MAX_GRAMMAR_BYTES,
     MAX_LENGTH_PENALTY,
     MAX_LOGIT_BIAS,
+    MAX_MEDIA,
+    MAX_MEDIA_PIXELS,
     MAX_STOPS,
     MAX_TOKEN_IDS,
 )
@@ -87,6 +90,8 @@ class ModelInfo:
     """How prompts are classified; None: they are not."""
     scoring: PairScoring | None = None
     """How prompts of pairs are scored; None: they are not."""
+    images: Images = Images()
+    """How prompts have images, or why they have none."""
     generates: bool = True
     """False for an encoder, and for a checkpoint without an output head."""
     sampling_origins: Mapping[str, str] = field(default_factory=dict)
@@ -148,6 +153,7 @@ class ModelInfo:
             },
             limits=_limits_message(limits, config),
             implementation=facts.implementation,
+            images_caveat=self.images.caveat,
             embedding_size=embedding_size,
             embedding_texts=self.texts.message() if embedding_size else None,
             exactness=model_pb2.Exactness(
@@ -181,6 +187,8 @@ class ModelInfo:
             found.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
         if limits.input_embedding_size:
             found.append(model_pb2.CAPABILITY_PROMPT_EMBEDDINGS)
+        if limits.takes_images and self.images.reader is not None:
+            found.append(model_pb2.CAPABILITY_IMAGES)
         return found
 
 
@@ -208,6 +216,8 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_grammar_bytes=MAX_GRAMMAR_BYTES,
         max_choices=MAX_CHOICES,
         max_stop_regexes=MAX_STOP_REGEXES,
+        max_media=MAX_MEDIA,
+        max_media_pixels=MAX_MEDIA_PIXELS,
     )
 
 
@@ -227,6 +237,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         num_ranks=welcome.parallelism.data,
         has_grammars=bool(welcome.model.grammar_engine),
         input_embedding_size=welcome.model.input_embedding_size,
+        takes_images=engine_pb2.MEDIA_KIND_IMAGE in welcome.model.media_kinds,
     )
 
 
@@ -285,6 +296,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         pooling=pooling,
         classes=classes,
         scoring=read_scoring(config, text, fields, classes, path),
+        images=read_images(path, fields, text.tokenizer),
         generates=not reason and classes is None,
     )
 

@@ -41,7 +41,7 @@ def serve(config: FrontendConfig, model: ModelInfo) -> int:
     """Answers requests until standard input ends; returns the exit code."""
     logs.setup("reader", config.log_level, config.log_format)
     pairs = None if model.scoring is None else model.scoring.template
-    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs)
+    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs, model.images)
     limit_memory(MEMORY)
     with socket.socket(fileno=os.dup(0)) as connection:
         _answer(connection.makefile("rb"), connection.makefile("wb"), reading)
@@ -100,6 +100,7 @@ def _read(job: reader_pb2.ReadPrompt, reading: PromptEncoder) -> reader_pb2.Read
         starts=pack_u32(start for start, _ in read.offsets),
         ends=pack_u32(end for _, end in read.offsets),
         truncated=read.num_truncated,
+        media=read.media,
     )
 
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
+from frontend.media.files import MEDIA_FIELDS
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.proc_stat import describe_exit
@@ -210,6 +211,7 @@ class _Process:
             log.error("a prompt process failed: %s", describe_exit(code))
             return InternalError()
         task = "compile" if path in ("structured_output", "prompt.chat.tools") else "tokenize"
+        task = "decode" if path.endswith(MEDIA_FIELDS) else task
         log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to {task}"})

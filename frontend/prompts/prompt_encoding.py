@@ -4,13 +4,15 @@ prompt_reader.py chooses where this runs. Prompts have passed frontend.validatio
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from frontend.answers.choice import AnswerFormats
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
+from frontend.media.checkpoint import Images
+from frontend.media.files import field_of, media_of
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.control_tokens import ControlTokens
 from frontend.templates.pair_template import PairTemplate
@@ -53,6 +55,11 @@ class TokenizedPrompt:
     """Values in place of all tokens, whose ids then mean nothing."""
     second_text: int = 0
     """Index of the first token of a pair's second text; 0: none is told apart by its type."""
+    media: Sequence[engine_pb2.MediaItem] = ()
+    """What the model's encoder makes vectors of, in place of tokens; none where nothing is generated. Not
+    kept once it is sent."""
+    num_media_tokens: int = 0
+    """These tokens."""
     num_virtual: int = 0
     """First tokens that stand for embeddings of an adapter, and whose ids mean nothing."""
 
@@ -71,13 +78,15 @@ class PromptEncoder:
         chat_template: ChatTemplate | None,
         answers: AnswerFormats | None = None,
         pair_template: PairTemplate | None = None,
+        images: Images | None = None,
     ) -> None:
         """answers: how the model writes them; None: as text. pair_template: None: pairs are
-        those of the tokenizer."""
+        those of the tokenizer. images: None: the model sees none."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._answers = answers
         self._pair_template = pair_template
+        self._images = images or Images()
         self._control_tokens = ControlTokens(tokenizer)
 
     def grammar(self, form: reader_pb2.AnswerForm) -> str:
@@ -135,6 +144,11 @@ class PromptEncoder:
             text = prompt.text
             self._check_size(text, path, "text", max_bytes, limit)
             encoding = self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
+        encoding, media = self._with_media(encoding, prompt, path)
+        if (
+            media and limit is not None and len(encoding.token_ids) > limit
+        ):  # before the pixels leave this process
+            raise ContextLengthExceeded(path, len(encoding.token_ids), limit)
         kept, token_ids = _kept(encoding, prompt), array("I")
         for part in kept:
             token_ids += copy_token_ids(encoding.token_ids[part.start : part.stop])
@@ -143,7 +157,21 @@ class PromptEncoder:
             text=text,
             offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
             num_truncated=len(encoding.token_ids) - len(token_ids),
+            media=media if max_model_len is not None else (),
+            num_media_tokens=num_positions(media),
         )
+
+    def _with_media(
+        self, encoding: Encoding, prompt: prompt_pb2.Prompt, path: str
+    ) -> tuple[Encoding, Sequence[engine_pb2.MediaItem]]:
+        """Returns a prompt with its media in place of their placeholders. Raises InvalidRequest."""
+        media, reader = list(media_of(prompt, path)), self._images.reader
+        if reader is not None:
+            return reader.expand(encoding, media, field_of(prompt, path))
+        if media:
+            why = self._images.caveat or "the model sees none"
+            raise Unsupported({media[0][0]: f"is not served: {why}"})
+        return encoding, ()
 
     def pair(self, pair: reader_pb2.ReadPair) -> TokenizedPrompt:
         """Tokenizes the prompt of a query and a document. Raises InvalidRequest."""
@@ -181,7 +209,9 @@ class PromptEncoder:
         if self._chat_template is None:
             raise Unsupported({chat: "the model has no chat template"})
         _check_bytes(_text_size(prompt.chat), max_bytes, chat)
-        text = self._chat_template.render(self._chat_template.read(prompt.chat, chat), chat)
+        reader = self._images.reader
+        placeholder = reader.placeholder if reader is not None else ""
+        text = self._chat_template.render(self._chat_template.read(prompt.chat, chat, placeholder), chat)
         self._check_size(text, path, "chat", max_bytes, limit)
         special = prompt.add_special_tokens  # default false: templates carry their own
         encoding = self._control_tokens.encode(text, add_special_tokens=special, offsets=offsets)
@@ -198,6 +228,11 @@ class PromptEncoder:
                 raise ContextLengthExceeded(path, at_least, limit, at_least=True)
         size = len(text) if text.isascii() else len(text.encode())
         _check_bytes(size, max_bytes, f"{path}.{kind}")
+
+
+def num_positions(media: Iterable[engine_pb2.MediaItem]) -> int:
+    """Returns the number of tokens that vectors of items stand in place of."""
+    return sum(len(item.positions) for item in media) // 4
 
 
 def _text_size(chat: prompt_pb2.Chat) -> int:

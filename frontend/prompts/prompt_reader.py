@@ -18,9 +18,16 @@ from typing import TypeVar
 from frontend.answers.choice import AnswerFormats
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import ContextLengthExceeded, InvalidRequest
+from frontend.media.checkpoint import Images
+from frontend.media.files import field_of, has_media
 from frontend.prompts.embeddings import read_embeddings
 from frontend.prompts.process_pool import PromptProcesses
-from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
+from frontend.prompts.prompt_encoding import (
+    BYTES_PER_ID,
+    PromptEncoder,
+    TokenizedPrompt,
+    num_positions,
+)
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
 from frontend.text.tokenizer import Tokenizer
@@ -94,11 +101,12 @@ class PromptReader:
         answers: AnswerFormats | None = None,
         serves_others: Callable[[str], bool] = lambda tenant: False,
         pair_template: PairTemplate | None = None,
+        images: Images | None = None,
     ) -> None:
-        """processes: for what threads should not do; None: threads do everything. answers, pair_template: see
-        PromptEncoder. serves_others: whether tenants beside this one have calls, which have half of the
-        threads."""
-        self._encoder = PromptEncoder(tokenizer, chat_template, answers, pair_template)
+        """processes: for what threads should not do; None: threads do everything. answers, pair_template,
+        images: see PromptEncoder. serves_others: whether tenants beside this one have calls, which have half
+        of the threads."""
+        self._encoder = PromptEncoder(tokenizer, chat_template, answers, pair_template, images)
         self._grammars = GrammarCache()
         threads = self._num_threads = max(num_threads, 1)
         self._pool = self._make_pool()
@@ -173,7 +181,7 @@ class PromptReader:
                 prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
 
-        if prompt.HasField("token_ids") and len(prompt.token_ids.ids) <= FEW_IDS:
+        if prompt.HasField("token_ids") and len(prompt.token_ids.ids) <= FEW_IDS and not prompt.media:
             return here()
 
         def job() -> reader_pb2.ReadRequest:
@@ -182,7 +190,8 @@ class PromptReader:
             )
             return reader_pb2.ReadRequest(prompt=read)
 
-        return await self._do(here, job, _read_prompt, _weight(prompt), path, tenant)
+        field = field_of(prompt, path) if has_media(prompt) else path
+        return await self._do(here, job, _read_prompt, _weight(prompt), field, tenant)
 
     async def read_words(self, words: Sequence[str], tenant: str | None = None) -> list[list[int]]:
         return await self._do(
@@ -279,7 +288,9 @@ def _fitting(read: TokenizedPrompt, path: str, most: int, max_model_len: int) ->
 
 def _weight(prompt: prompt_pb2.Prompt) -> int:
     """Returns about the bytes of a text that costs as much to read as a prompt. Templates take longer for
-    many messages and tools than for long ones."""
+    many messages and tools than for long ones; what has media is never read by a thread."""
+    if has_media(prompt):
+        return SMALL + prompt.ByteSize()
     if prompt.HasField("token_ids"):
         return BYTES_PER_ID * len(prompt.token_ids.ids)
     if prompt.HasField("text"):
@@ -296,7 +307,15 @@ def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
     read = response.prompt
     offsets = list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True))
     ids, second = unpack_u32_array(read.token_ids), read.second_text
-    return TokenizedPrompt(ids, read.text, offsets, read.truncated, second_text=second)
+    return TokenizedPrompt(
+        ids,
+        read.text,
+        offsets,
+        read.truncated,
+        second_text=second,
+        media=read.media,
+        num_media_tokens=num_positions(read.media),
+    )
 
 
 def _read_texts(response: reader_pb2.ReadResponse) -> list[list[int]]:

@@ -20,7 +20,9 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self, request: model_pb2.ListModelsRequest, context: Context
     ) -> model_pb2.ListModelsResponse:
         adapters = self._adapters.visible(current_caller())
-        return model_pb2.ListModelsResponse(models=[self._describe(), *map(self._describe_adapter, adapters)])
+        model = self._describe()
+        models = [model, *(_as_model(adapter, model) for adapter in adapters)]
+        return model_pb2.ListModelsResponse(models=models)
 
     @guarded
     async def GetModel(
@@ -28,7 +30,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     ) -> model_pb2.GetModelResponse:
         if request.name and request.name not in self._parts.model.names:
             adapter = self._adapters.find(request.name, current_caller(), "name")
-            return model_pb2.GetModelResponse(model=self._describe_adapter(adapter))
+            return model_pb2.GetModelResponse(model=_as_model(adapter, self._describe()))
         return model_pb2.GetModelResponse(model=self._describe())
 
     @guarded
@@ -40,7 +42,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         adapter = await self._adapters.load(
             request.name, request.source, pinned=request.pinned, tenants=request.tenants
         )
-        return model_pb2.LoadAdapterResponse(adapter=self._describe_adapter(adapter))
+        return model_pb2.LoadAdapterResponse(adapter=_as_model(adapter, self._describe()))
 
     @guarded
     async def UnloadAdapter(
@@ -60,18 +62,20 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     def _adapters(self) -> AdapterCatalogue:
         return self._parts.engine.adapters
 
-    def _describe_adapter(self, adapter: NamedAdapter) -> model_pb2.Model:
-        """Returns an adapter as a model: its base's description with other names."""
-        model = self._describe()
-        model.base, model.name = model.name, adapter.name
-        model.ClearField("source")
-        model.adapter.CopyFrom(brief_adapter(adapter))
-        return model
-
     def _describe(self) -> model_pb2.Model:
         """Uses the last facts known of the engine, which stay valid while it is away."""
         welcome = self._parts.engine.facts or self._parts.engine.require()
         return self._parts.model.describe(welcome, self._parts.config)
+
+
+def _as_model(adapter: NamedAdapter, base: model_pb2.Model) -> model_pb2.Model:
+    """Returns an adapter as a model: its base's description with other names."""
+    model = model_pb2.Model()
+    model.CopyFrom(base)
+    model.base, model.name = base.name, adapter.name
+    model.ClearField("source")
+    model.adapter.CopyFrom(brief_adapter(adapter))
+    return model
 
 
 def brief_adapter(adapter: NamedAdapter) -> model_pb2.Adapter:

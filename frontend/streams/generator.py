@@ -8,7 +8,7 @@ import logging
 import secrets
 from array import array
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -36,7 +36,7 @@ from frontend.streams.request_adapter import (
     named_by,
     with_virtual_tokens,
 )
-from frontend.streams.request_registry import RequestRegistry
+from frontend.streams.request_registry import RegisteredRequest, RequestRegistry
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.request_spec import (
     STREAMING,
@@ -118,32 +118,49 @@ class Generator:
             with self.limits.reading(size, caller):
                 spec = await self._read(request, call, mode, identity, limits, adapter)
                 stream, message = await self._prepare(spec, timings)
-            routing = await self._route(spec)
-            if entry.failure is not None:
-                raise entry.failure
-            if entry.aborted:
-                stream.abort()
-            if stream.ended:
-                yield stream
-                return
-            self._put_times(message, spec, timings)
-            entry.stream = stream
-            group = self.registry.group_of(identity.engine_id)
-            begun = group is not None and group.begun
-            entry.ticket = self.engine.submit(message, stream, routing, begun=begun)
-            if group is not None and not self.engine.waits(entry.ticket):
-                group.begun = True
-            timings.sent()
-            try:
-                yield stream
-            except EngineRefused as error:
-                name_field(error, named_by(request, self.model.names).field)
-                raise
-            except (asyncio.CancelledError, GeneratorExit):  # by the client, or its connection broke
-                self.engine.release(entry.ticket, detach=True)
-                raise
-            finally:
-                self.engine.release(entry.ticket)
+            num_bytes = sum(len(item.data) for item in message.media)
+            with self.limits.media(num_bytes, caller) if num_bytes else nullcontext():
+                async with self._submitted(request, entry, spec.without_media(), stream, message, timings):
+                    yield stream
+
+    @asynccontextmanager
+    async def _submitted(
+        self,
+        request: generation_pb2.GenerateRequest,
+        entry: RegisteredRequest,
+        spec: RequestSpec,
+        stream: Stream,
+        message: engine_pb2.AddRequest,
+        timings: RequestTimings,
+    ) -> AsyncIterator[None]:
+        """Sends a request to an engine core, unless it has ended; leaving the block aborts it. entry: of the
+        registry. Raises ServiceError."""
+        routing = await self._route(spec)
+        if entry.failure is not None:
+            raise entry.failure
+        if entry.aborted:
+            stream.abort()
+        if stream.ended:
+            yield
+            return
+        self._put_times(message, spec, timings)
+        entry.stream = stream
+        group = self.registry.group_of(spec.identity.engine_id)
+        begun = group is not None and group.begun
+        entry.ticket = self.engine.submit(message, stream, routing, begun=begun)
+        if group is not None and not self.engine.waits(entry.ticket):
+            group.begun = True
+        timings.sent()
+        try:
+            yield
+        except EngineRefused as error:
+            name_field(error, named_by(request, self.model.names).field)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):  # by the client, or its connection broke
+            self.engine.release(entry.ticket, detach=True)
+            raise
+        finally:
+            self.engine.release(entry.ticket)
 
     async def in_turn(
         self, function: Callable[[], T], request_id: str, size: int, call: Call
@@ -259,7 +276,7 @@ class Generator:
         form = answer_form(request, self.model.answers, tokens)
         grammar = await self.prompts.read_grammar(form, tenant) if form is not None else ""
         message = to_engine(spec, bad_words, grammar)
-        stream = to_stream(spec, answers, timings, self.pacer)
+        stream = to_stream(spec.without_media(), answers, timings, self.pacer)
         if request.continuation.sequences:
             self._counters.continuations += 1
             await run(lambda: resume(spec, stream, has_grammar=bool(grammar)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, ServiceError, Unsupported
+from frontend.media.files import media_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
@@ -81,6 +82,7 @@ def check_virtual_tokens(request: Request, adapter: NamedAdapter, field: str) ->
     output = request.output
     wanted = {
         "prompt.embeddings": request.prompt.HasField("embeddings"),
+        **dict.fromkeys((path for path, _ in media_of(request.prompt, "prompt")), True),
         "output.prompt_token_ids": output.prompt_token_ids,
         "output.prompt_logprobs": output.HasField("prompt_logprobs"),
         "output.echo": output.echo,

@@ -3,7 +3,7 @@ and the stream for the client. Pure."""
 
 import secrets
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 
@@ -11,6 +11,7 @@ from frontend.answers.answer import Answer, AnswerContext
 from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.engine.logprobs import PromptScores
+from frontend.media.files import file_of, media_of
 from frontend.model.info import DEFAULT, ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.streams.pacing import DeliveryPacer
@@ -24,7 +25,7 @@ from frontend.validation.defaults import Resolved
 from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, prompt_pb2
 
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
 FINAL = generation_pb2.OutputOptions.MODE_FINAL
@@ -89,6 +90,8 @@ def _digest(request: generation_pb2.GenerateRequest, seed: int, tenant: str, ada
     content.sampling.seed, content.tenant = seed, tenant
     content.stopping.ClearField("time_limit")
     content.stopping.SetInParent()
+    for _, media in media_of(content.prompt, ""):  # bytes or a URI with them, and whatever they are called
+        media.CopyFrom(prompt_pb2.Media(data=blake2b(file_of(media)).digest()))
     return blake2b(content.SerializeToString(deterministic=True) + adapter, digest_size=DIGEST_BYTES).digest()
 
 
@@ -146,6 +149,11 @@ class RequestSpec:
     resolved: Resolved
     adapter: CallAdapter | None = None
 
+    def without_media(self) -> "RequestSpec":
+        """Returns the request without the media of its prompt, which may be large: the message for the core
+        has them."""
+        return replace(self, prompt=replace(self.prompt, media=())) if self.prompt.media else self
+
     @property
     def final_only(self) -> bool:
         """True when all output leaves in one message."""
@@ -186,6 +194,7 @@ def to_engine(
         grammar="" if spec.prompt_only else grammar,
         pooling=spec.mode.pooling,
         embeddings=spec.prompt.embeddings,
+        media=spec.prompt.media,
         tenant=spec.identity.tenant,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
@@ -235,6 +244,7 @@ def _header(spec: RequestSpec) -> Header:
         adapter=None if spec.adapter is None else spec.adapter.shown(),
         seed=spec.resolved.sampling.seed,
         prompt_tokens=len(spec.prompt.token_ids),
+        image_tokens=spec.prompt.num_media_tokens,
         prompt_token_ids=shown,
         prompt_token_bytes=tuple(map(token_bytes, shown if output.token_bytes else ())),
         prompt_scores=spec.prompt_scores(),

@@ -44,6 +44,7 @@ class Header:
     shows_parameters: bool = False
     """In the first message."""
     adapter: generation_pb2.AppliedAdapter | None = None
+    image_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +317,7 @@ class Stream:
         """The request's token counts so far."""
         usage = generation_pb2.Usage(
             prompt_tokens=self._header.prompt_tokens,
+            image_tokens=self._header.image_tokens,
             cached_prompt_tokens=self._cached_tokens,
             completion_tokens=sum(len(sequence.tokens) for sequence in self._sequences),
             reasoning_tokens=sum(sequence.num_reasoning_tokens for sequence in self._sequences),

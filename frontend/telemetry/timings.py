@@ -8,8 +8,9 @@ from frontend.telemetry.counters import Counters
 from pagewire.speculation import METHOD_NAMES
 from pagewire.v1 import generation_pb2
 
-QUEUE_CAUSES = "rows", "blocks", "budget", "trial", "adapter"
+QUEUE_CAUSES = "rows", "blocks", "budget", "trial", "adapter", "kv_transfer", "encoder"
 """In the order of StepOutputs.started_waits_us."""
+_KV_TRANSFER = QUEUE_CAUSES.index("kv_transfer")
 _MAX_PAUSES = 64
 """Pauses that are kept one by one, for traces."""
 
@@ -25,6 +26,7 @@ class RequestTimings:
         "_counters",
         "_first",
         "_last",
+        "_moving",
         "_paused",
         "_queue",
         "_ready",
@@ -45,6 +47,7 @@ class RequestTimings:
         self._sent: int | None = None
         self._queue: int | None = None
         self._waits = (0,) * len(QUEUE_CAUSES)  # of the queue
+        self._moving = 0  # kv_transfer of later cores, in nanoseconds
         self._paused = [0, 0]  # before the first token, after it
         self._ready: int | None = None  # since when there is output for the client
         self._client = 0
@@ -60,11 +63,14 @@ class RequestTimings:
         self._sent = self._last = time.monotonic_ns()
 
     def started(self, queue_us: int, waits_us: Sequence[int] = ()) -> None:
-        """Records how long the request waited in the core's queue. waits_us: of that, by QUEUE_CAUSES."""
+        """Records how long the request waited in the core's queue; again when another core goes on with it.
+        waits_us: of that, by QUEUE_CAUSES."""
         if self._queue is None:
             self._queue = queue_us * 1000
             if waits_us:
                 self._waits = tuple(each * 1000 for each in waits_us)
+        elif waits_us:
+            self._moving += waits_us[_KV_TRANSFER] * 1000
 
     def paused(self, pause_us: int, now: int) -> None:
         """Records a pause by preemption that ends at `now` (time.monotonic_ns())."""
@@ -135,6 +141,7 @@ class RequestTimings:
         for name, waited in zip(QUEUE_CAUSES, self._waits, strict=True):
             found[name] = min(waited, left)
             left -= found[name]
+        found["kv_transfer"] += self._moving
         return {"queue": left, **found, "client": self._client}
 
     def timings(self, now: int | None = None) -> generation_pb2.Timings:

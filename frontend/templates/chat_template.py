@@ -42,6 +42,10 @@ _OPEN_END = "\N{OBJECT REPLACEMENT CHARACTER}pagewire-continues-here "
 """Appended to the message that stays open; the prompt ends where it appears in the output. The space tells
 whether the template trims messages."""
 
+_PROBE = "pagewire-reads-this"
+"""Content of a message by which a template shows what it takes."""
+_TEXT_PART = {"type": "text", "text": _PROBE}
+
 
 class ChatTemplate:
     """A compiled template. `render` may be called from several threads."""
@@ -88,13 +92,43 @@ class ChatTemplate:
             return self._for_tools.features(with_tools=True)
         return self._features
 
-    def read(self, chat: prompt_pb2.Chat, path: str) -> Conversation:
-        """Returns the conversation of a validated Chat. Raises InvalidRequest and Unsupported, below
-        `path`."""
+    def read(self, chat: prompt_pb2.Chat, path: str, placeholder: str = "") -> Conversation:
+        """Returns the conversation of a validated Chat. placeholder: what stands for an image in a prompt;
+        empty: the model sees none. Raises InvalidRequest and Unsupported, below `path`."""
         if self._for_tools is not None and chat.tools:
-            return self._for_tools.read(chat, path)
+            return self._for_tools.read(chat, path, placeholder)
         as_text = self.arguments_are_text if any(each.tool_calls for each in chat.messages) else False
-        return read_conversation(chat, path, self._features, arguments_are_text=as_text)
+        has_media = any(part.HasField("media") for each in chat.messages for part in each.content)
+        return read_conversation(
+            chat,
+            path,
+            self._features,
+            arguments_are_text=as_text,
+            as_parts=self._takes_parts_alone,
+            images_as_parts=has_media and self._writes_images(placeholder),
+            placeholder=placeholder,
+        )
+
+    @cached_property
+    def _takes_parts_alone(self) -> bool:
+        """True for a template that drops content which is text, as those of some models that see images do.
+        Found by rendering a message."""
+        if "type" not in self._source or _PROBE in self._trial(_PROBE):
+            return False
+        return _is_rendered(self._trial([_TEXT_PART]))
+
+    def _writes_images(self, placeholder: str) -> bool:
+        """True for a template that writes a placeholder for a part that is an image. Others get it as
+        text."""
+        text = self._trial([{"type": "image"}, _TEXT_PART])
+        return placeholder in text and _is_rendered(text)
+
+    def _trial(self, content: Any) -> str:
+        """Returns the prompt of a message of a user; empty: the template takes none like it."""
+        try:
+            return self.render(Conversation([{"role": "user", "content": content}], False, False, {}), "")
+        except InvalidRequest:
+            return ""
 
     @cached_property
     def arguments_are_text(self) -> bool:
@@ -160,7 +194,7 @@ class ChatTemplate:
         messages: Sequence[dict[str, Any]] = conversation.messages
         if conversation.continue_final_message:
             last = messages[-1]
-            messages = [*messages[:-1], {**last, "content": last["content"] + _OPEN_END}]
+            messages = [*messages[:-1], {**last, "content": _opened(last["content"])}]
         pieces, size = [], 0
         with self._environment.budget():
             for piece in self._template.generate(self._variables(conversation, messages)):
@@ -170,7 +204,7 @@ class ChatTemplate:
                     raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
         text: str = tainted("").join(pieces)
         if conversation.continue_final_message:
-            text = _cut_open_end(text, conversation.messages[-1]["content"])
+            text = _cut_open_end(text, _last_text(conversation.messages[-1]["content"]))
         if not text.isascii() and len(text.encode()) > self._max_bytes:
             raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
         return text
@@ -178,6 +212,28 @@ class ChatTemplate:
 
 class _TooLong(Exception):
     """The rendered text exceeds its limit."""
+
+
+def _is_rendered(text: str) -> bool:
+    """Returns whether a template has taken the parts of a message, and not printed their list."""
+    return _PROBE in text and "'type'" not in text
+
+
+def _opened(content: Any) -> Any:
+    """Returns the content of a message with its open end."""
+    if isinstance(content, str):
+        return content + _OPEN_END
+    *parts, last = content or [{"type": "text", "text": ""}]
+    if last["type"] == "text":
+        return [*parts, {**last, "text": last["text"] + _OPEN_END}]
+    return [*parts, last, {"type": "text", "text": _OPEN_END}]
+
+
+def _last_text(content: Any) -> str:
+    """Returns the text at the end of a message."""
+    if isinstance(content, str):
+        return content
+    return content[-1]["text"] if content and content[-1]["type"] == "text" else ""
 
 
 def _cut_open_end(text: str, message: str) -> str:

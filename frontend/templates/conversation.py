@@ -1,7 +1,7 @@
 """What a chat template sees of a conversation: messages, tools and variables as plain Python values."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,13 +84,18 @@ def read_conversation(
     features: TemplateFeatures,
     *,
     arguments_are_text: bool,
+    as_parts: bool = False,
+    images_as_parts: bool = False,
+    placeholder: str = "",
 ) -> Conversation:
     """Returns the conversation of a validated Chat, with its text tainted (frontend.templates.taint). Raises
     InvalidRequest and Unsupported, with paths below `path`.
 
-    arguments_are_text: the template takes the arguments of calls as JSON text, not as an object.
+    arguments_are_text: the template takes the arguments of calls as JSON text, not as an object. as_parts: it
+    takes content as a list of parts, not as text. images_as_parts: so it does of a message that has images.
+    placeholder: written before the text of a message for each of its images, where these are no parts.
     """
-    reader = _Reader(features, arguments_are_text)
+    reader = _Reader(features, arguments_are_text, as_parts, images_as_parts, placeholder)
     messages = [
         reader.message(message, f"{path}.messages[{place}]") for place, message in enumerate(chat.messages)
     ]
@@ -120,9 +125,18 @@ def _variables(chat: prompt_pb2.Chat, path: str, features: TemplateFeatures) -> 
 
 
 class _Reader:
-    def __init__(self, features: TemplateFeatures, arguments_are_text: bool) -> None:
+    def __init__(
+        self,
+        features: TemplateFeatures,
+        arguments_are_text: bool,
+        as_parts: bool,
+        images_as_parts: bool,
+        placeholder: str,
+    ) -> None:
         self._features = features
         self._arguments_are_text = arguments_are_text
+        self._as_parts, self._images_as_parts = as_parts, images_as_parts
+        self._placeholder = placeholder
         self._called: dict[str, str] = {}
         """Names of the functions that were called so far, by the ids of the calls."""
 
@@ -132,7 +146,7 @@ class _Reader:
             role = SYSTEM
         read: dict[str, Any] = {
             "role": role if role in _ROLES else tainted(role),
-            "content": tainted("".join(part.text for part in message.content)),
+            "content": self._content(message.content),
         }
         # OpenAI's tool messages have no name, and many templates print one.
         name = message.name or (self._called.get(message.tool_call_id, "") if role == TOOL else "")
@@ -152,6 +166,17 @@ class _Reader:
                 for place, call in enumerate(message.tool_calls)
             ]
         return read
+
+    def _content(self, parts: Sequence[prompt_pb2.ContentPart]) -> "str | list[dict[str, Any]]":
+        count = sum(part.HasField("media") for part in parts)
+        if self._images_as_parts if count else self._as_parts:
+            return [
+                {"type": "image"} if part.HasField("media") else {"type": "text", "text": tainted(part.text)}
+                for part in parts
+            ] or [{"type": "text", "text": ""}]
+        text = tainted("".join(part.text for part in parts))
+        text = f"{self._placeholder}\n" * count + text if count else text
+        return [{"type": "text", "text": text}] if self._as_parts else text
 
     def _call(self, call: prompt_pb2.ToolCall, path: str) -> dict[str, Any]:
         self._called[call.id] = call.name

@@ -4,10 +4,12 @@ Single fields follow fields.py; this file checks combinations of fields.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.media.files import media_of
 from frontend.validation import answer_forms
 from frontend.validation.answer_forms import tool_problems
 from frontend.validation.fields import FIELDS, Kind
@@ -19,7 +21,7 @@ from frontend.validation.rules import (
     outside_vocabulary,
     priority_problem,
 )
-from pagewire.limits import MAX_VECTOR_VALUES
+from pagewire.limits import MAX_MEDIA, MAX_VECTOR_VALUES
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_PROMPTS = 1024
@@ -88,8 +90,15 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     """Checks a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
     findings = Findings()
     findings.walk(request, "", "", limits)
-    check_prompt(request.prompt, "prompt", findings, may_be_empty=False, takes_embeddings=True)
+    check_prompt(
+        request.prompt, "prompt", findings, may_be_empty=False, takes_embeddings=True, takes_media=True
+    )
     _check_embeddings(request, limits, findings)
+    if (first := next(media_of(request.prompt, "prompt"), None)) is not None:
+        if not limits.takes_images:
+            findings.unsupported[first[0]] = "is not served: the engine has no encoder for images"
+        if request.output.HasField("prompt_logprobs"):
+            findings.unsupported["output.prompt_logprobs"] = f"{NOT_BUILT} for prompts with media"
     _check_counts(request, findings)
     _check_choice(request, limits, findings)
     _check_continuation(request, limits, findings)
@@ -235,7 +244,7 @@ def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> No
     for place, prompt in enumerate(request.prompts):
         path = f"prompts[{place}]"
         findings.walk(prompt, path, "prompt", limits)
-        check_prompt(prompt, path, findings, may_be_empty=True)
+        check_prompt(prompt, path, findings, may_be_empty=True, takes_media=True)
     findings.raise_any()
 
 
@@ -282,8 +291,10 @@ def check_prompt(
     *,
     may_be_empty: bool,
     takes_embeddings: bool = False,
+    takes_media: bool = False,
 ) -> None:
     """Checks a prompt, besides single fields. path: of it in the request."""
+    _check_media(prompt, path, findings, is_served=takes_media)
     kind = prompt.WhichOneof("kind")
     if kind is None:
         findings.invalid[path] = "is required: text, token_ids or chat"
@@ -295,6 +306,24 @@ def check_prompt(
         findings.invalid[f"{path}.token_ids.ids"] = "must not be empty"
     elif kind == "chat":
         _check_chat(prompt.chat, f"{path}.chat", findings)
+
+
+def _check_media(prompt: prompt_pb2.Prompt, path: str, findings: Findings, *, is_served: bool) -> None:
+    kind, media = prompt.WhichOneof("kind"), list(islice(media_of(prompt, path), MAX_MEDIA + 1))
+    if not media:
+        return
+    if not is_served:
+        findings.unsupported[media[0][0]] = "is not served here: it is of prompts to generate from"
+    if len(media) > MAX_MEDIA:
+        findings.invalid[media[-1][0]] = f"is one too many: a prompt may have {MAX_MEDIA} media"
+    for where, each in media:
+        if each.WhichOneof("source") is None:
+            findings.invalid[where] = "is required: data or uri"
+    if prompt.media and kind not in ("text", "token_ids"):
+        problem = "is of prompts that are text or token_ids; a chat has media in its messages"
+        findings.invalid[f"{path}.media"] = problem
+    if prompt.HasField("truncate_to"):
+        findings.invalid[f"{path}.truncate_to"] = "cannot be combined with media, which it might cut"
 
 
 def _check_chat(chat: prompt_pb2.Chat, path: str, findings: Findings) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from frontend.errors import InvalidRequest
+from frontend.media.files import data_of
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
 from pagewire.limits import (
@@ -57,6 +58,8 @@ class Limits:
     """The engine masks tokens by grammars."""
     input_embedding_size: int = 0
     """Elements of a value of Prompt.embeddings; 0: the engine takes token ids alone."""
+    takes_images: bool = False
+    """The engine has an encoder for images."""
     eos_origins: Mapping[int, str] = field(default_factory=dict, compare=False)
     """The files of the checkpoint that name each of eos_token_ids, where they are known."""
 
@@ -248,7 +251,18 @@ def _choices(values: Sequence[str], limits: Limits) -> str | None:
     return None if all(values) else "must not contain an empty string"
 
 
+def _data_uri(value: str, limits: Limits) -> str | None:
+    if data_of(value):
+        return None
+    scheme = value.partition(":")[0]
+    if scheme.isalnum() and scheme.lower() != "data":
+        return f"must be a data URI with base64: fetching is not served, of {scheme[:16]} or others"
+    return "must be a data URI with a file in base64"
+
+
 AT_LEAST_ONE = number(1, MAX_COUNT)
+FILE = Rule("1 byte or more", lambda value, limits: None if value else "must not be empty")
+DATA_URI = Rule("a data URI with base64", _data_uri)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
 DIGEST = Rule(
     f"empty, or {ADAPTER_DIGEST_BYTES} bytes",

@@ -81,6 +81,7 @@ C = TypeVar("C", bound=ModelConfig)
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 _OF_TOKENIZERS = ("*.json", "*.jinja")
+OF_CONFIG = ("*.json",)
 _NEEDED = (*_OF_TOKENIZERS, "*.safetensors")
 _OF_ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
 _NOT_NEEDED = ["*/*", "consolidated*"]
@@ -103,10 +104,10 @@ def hub_name(model: str) -> HubName | None:
     return HubName(match["repo"], match["revision"])
 
 
-def with_local_model(config: C) -> C:
+def with_local_model(config: C, patterns: Sequence[str] = _NEEDED) -> C:
     """Returns the configuration with the folders of a model, a tokenizer and adapters (--lora) that are named
     as on the hub, after downloading them if necessary. Requests for the model then use the repository's name.
-    Raises StartupError."""
+    patterns: of files of the model that are downloaded. Raises StartupError."""
     name, tokenizer = hub_name(config.model), hub_name(config.tokenizer)
     revision = config.revision if isinstance(config, ServeConfig) else ""
     cache = config.download_dir if isinstance(config, EngineConfig) else ""
@@ -124,7 +125,7 @@ def with_local_model(config: C) -> C:
             why = f"MODEL says {name.revision!r}, and --revision {revision!r}"
             raise StartupError(f"cannot load the model {name.repo!r}", why, "leave one of them out")
         name = replace(name, revision=revision)
-    changed = replace(config, model=str(download(name, cache)))
+    changed = replace(config, model=str(download(name, cache, patterns)))
     if isinstance(changed, FrontendConfig) and not changed.served_model_name:
         changed = replace(changed, served_model_name=(name.repo,))
     return changed

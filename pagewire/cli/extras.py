@@ -3,7 +3,7 @@
 import importlib.util
 
 from pagewire import rooms
-from pagewire.config import FrontendConfig
+from pagewire.config import FrontendConfig, LauncherConfig
 from pagewire.errors import StartupError, install_hint
 from pagewire.plugins import find_plugin
 
@@ -15,6 +15,7 @@ _MODULES = {
     "frontend": _FRONTEND,
     "engine": (*_FRONTEND, "numpy"),
     "serve": ("torch", *_FRONTEND, "numpy", "safetensors"),
+    "ray": ("ray",),
     "vllm": ("smg_grpc_proto", "msgpack"),
     "gateway": ("smg", "smg_grpc_proto", "msgpack"),
 }
@@ -46,3 +47,9 @@ def require_doors(config: FrontendConfig) -> None:
 def require_worker(doing: str, device: str = "auto") -> None:
     """Requires the modules of a frontend and an engine with its worker; a simulated device needs no torch."""
     require("engine" if device == "simulated" else "serve", doing)
+
+
+def require_launcher(config: LauncherConfig) -> None:
+    """Requires the modules of --launcher. Raises StartupError."""
+    if config.launcher != "none":
+        require(config.launcher, f"launch ranks on other hosts (--launcher {config.launcher})")

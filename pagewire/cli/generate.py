@@ -3,11 +3,13 @@
 import dataclasses
 import sys
 import time
+from pathlib import Path
 
 from pagewire.cli.connect import connect, read_file
 from pagewire.cli.terminal import interruptible, short_seconds, utf8_input
 from pagewire.command_config import GenerateConfig, SamplingConfig
 from pagewire.flags import UsageError
+from pagewire_client.images import Image
 from pagewire_client.params import SamplingParams
 from pagewire_client.results import Generation
 
@@ -23,9 +25,14 @@ def run(config: GenerateConfig) -> int:
             raise UsageError("PROMPT is missing", todo="pagewire generate 'The capital of France is'")
         with utf8_input():
             prompt = sys.stdin.read()
+    try:
+        images = [Image(Path(name)) for name in config.image]
+    except OSError as error:
+        raise UsageError(f"--image {error.filename}: {error.strerror}") from error
     start = time.monotonic()
     with connect(config, config.model_name) as client:
-        stream = client.stream(prompt, sampling_params(config, config.n), timings=config.verbose)
+        asked = {"prompt": prompt, "images": images} if images else prompt
+        stream = client.stream(asked, sampling_params(config, config.n), timings=config.verbose)
         if (config.n or 1) > 1:
             result = stream.result()
             for output in result.outputs:

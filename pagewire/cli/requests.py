@@ -81,7 +81,7 @@ def _row(info: pb.RequestInfo) -> tuple[str, ...]:
 
 
 _PHASES = ("preprocess", "queue", "prefill", "decode", "preempted")
-_CAUSES = ("rows", "blocks", "budget", "trial", "adapter", "client")
+_CAUSES = ("rows", "blocks", "budget", "trial", "adapter", "kv_transfer", "encoder", "client")
 _WAITS = {
     pb.WAIT_CAUSE_TURN: "its turn has not come since the last step",
     pb.WAIT_CAUSE_ROWS: "the first of the queue finds too few free rows (--max-num-seqs)",
@@ -90,6 +90,8 @@ _WAITS = {
     pb.WAIT_CAUSE_TRIAL: "requests that were running when the engine died run first",
     pb.WAIT_CAUSE_GRAMMAR: "its grammar is being compiled",
     pb.WAIT_CAUSE_ADAPTER: "its adapter is not loaded (--lora-memory) or lacks a slot (--max-loras)",
+    pb.WAIT_CAUSE_KV_TRANSFER: "blocks of its prefix are copied from another engine core",
+    pb.WAIT_CAUSE_ENCODER: "images find no room (--max-num-encoder-tokens, --encoder-cache-tokens)",
     pb.WAIT_CAUSE_ENGINE: "no engine core serves",
 }
 _MOST_SEQUENCES = 8
@@ -169,7 +171,7 @@ def _times(info: pb.RequestInfo) -> list[str]:
 def _causes(info: pb.RequestInfo, total: int, names: tuple[str, ...]) -> list[tuple[str, str, str]]:
     waits = [(name, getattr(info.timings.waits, name).ToNanoseconds()) for name in names]
     return [
-        (f"  waiting for {name}", short_seconds(spent / 1e9), f"{spent / total:.0%}")
+        (f"  waiting for {name.replace('_', ' ')}", short_seconds(spent / 1e9), f"{spent / total:.0%}")
         for name, spent in waits
         if spent
     ]

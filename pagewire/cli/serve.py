@@ -12,18 +12,20 @@ from tempfile import TemporaryDirectory
 from pagewire import logs
 from pagewire.checkpoints.files import object_of_flag
 from pagewire.checkpoints.paths import (
+    OF_CONFIG,
     checkpoint_path,
     hub_adapters,
     hub_name,
     tokenizer_folder,
     with_local_model,
 )
-from pagewire.cli.extras import require_doors, require_worker
+from pagewire.cli.extras import require_doors, require_launcher, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError, flags_of
 from pagewire.host import spawn as process
-from pagewire.host.nodes import check_nodes
+from pagewire.host.nodes import check_nodes, resolved
+from pagewire.launchers.launcher import prepared
 from pagewire.plugins import find_plugin
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
@@ -58,13 +60,21 @@ def run(config: ServeConfig) -> int:
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     require_doors(config)
+    require_launcher(config)
+    with prepared(resolved(config)) as config:
+        return _run(config)
+
+
+def _run(config: ServeConfig) -> int:
     if config.gateway is not None:
         find_plugin("pagewire.commands", "gateway").load().check(config)
     _check_parallelism(config)
     _check_frontends(config)
+    _check_transfers(config)
     named = hub_name(config.model) is not None or hub_name(config.tokenizer) is not None
     if named or hub_adapters(config.lora):
         _check_before_download(config)
+    _check_shape(config)
     from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
 
     with _api_keys(config) as config:
@@ -104,17 +114,34 @@ def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
 def _check_parallelism(config: ServeConfig) -> None:
     """Raises StartupError before a model is downloaded for several ranks where no worker supports them."""
     check_nodes(config)
-    size = config.tensor_parallel_size
-    for flag, value, why in (
-        ("--tensor-parallel-size", size if config.device == "cuda" else 1, "is built for CPUs"),
-        ("--pipeline-parallel-size", config.pipeline_parallel_size, "is not built"),
+    for flag, value in (
+        ("--tensor-parallel-size", config.tensor_parallel_size),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size),
     ):
-        if value > 1:
+        if value > 1 and config.device == "cuda":
             raise StartupError(
                 "cannot split the model",
-                f"{flag} is {value}, which {why}",
+                f"{flag} is {value}, which is built for CPUs",
                 "leave it out; --data-parallel-size N starts N engines, each with the whole model",
             )
+
+
+def _check_shape(config: ServeConfig) -> None:
+    """Raises StartupError for more ranks than those among which the model can be divided, by its
+    configuration, which is downloaded before the weights. One that cannot be judged here is left to the
+    worker."""
+    if config.num_ranks == 1 or config.model_impl == "transformers":
+        return
+    from worker.families.registry import read_model_config
+    from worker.startup.checks import check_shape
+
+    alone = with_local_model(replace(config, tokenizer="", lora=()), OF_CONFIG)
+    path = checkpoint_path(alone.model)
+    try:
+        model = read_model_config(path, config.hf_overrides)
+    except StartupError:
+        return
+    check_shape(model, config.tensor_parallel_size, config.pipeline_parallel_size)
 
 
 def _check_before_download(config: ServeConfig) -> None:
@@ -140,6 +167,29 @@ def _check_before_download(config: ServeConfig) -> None:
         file = getattr(config, flag.name) if flag.metavar == "FILE" and flag.name not in _WRITTEN else ""
         if file and not Path(file).expanduser().exists():
             raise StartupError("cannot start the service", f"{flag.option}: there is no file {file}")
+
+
+def _check_transfers(config: ServeConfig) -> None:
+    """Raises StartupError for engine cores that cannot copy blocks of one another, as a flag asks for."""
+    wanted = "--prefill-engines" if config.prefill_engines else "--share-prefixes"
+    if not (config.prefill_engines or config.share_prefixes):
+        return
+    if config.prefill_engines and config.role != "both":
+        why = f"{wanted} and --role {config.role}"
+        raise StartupError("cannot start the engine cores", why, "leave out one of them")
+    is_alone = config.frontends and config.data_parallel_size == 1
+    if kept_by := config.keeps_blocks_by or ("one engine core" if is_alone else ""):
+        raise StartupError(
+            "engine cores cannot copy KV blocks of one another",
+            f"{wanted} with {kept_by}",
+            f"docs/distributed.md says what can be copied; leave out {wanted}",
+        )
+    if config.prefill_engines >= config.data_parallel_size:
+        raise StartupError(
+            "cannot start the engine cores",
+            f"--prefill-engines {config.prefill_engines}: none of {config.data_parallel_size} would decode",
+            "use a larger --data-parallel-size",
+        )
 
 
 def _check_frontends(config: ServeConfig) -> None:

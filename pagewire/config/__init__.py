@@ -17,7 +17,7 @@ from pagewire.config.base import (
 )
 from pagewire.config.engine import EngineConfig
 from pagewire.config.frontend import FrontendConfig
-from pagewire.config.nodes import NodesConfig, RanksConfig
+from pagewire.config.nodes import LauncherConfig, NodesConfig, RanksConfig
 from pagewire.config.serve import GatewayConfig, KeysConfig, ServeConfig
 from pagewire.config.worker import WorkerConfig
 
@@ -28,6 +28,7 @@ __all__ = [
     "FrontendConfig",
     "GatewayConfig",
     "KeysConfig",
+    "LauncherConfig",
     "LogLevel",
     "MAX_COUNT",
     "ModelConfig",

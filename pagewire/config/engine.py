@@ -12,6 +12,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDtype = Literal["auto", "fp8_e4m3"]
 LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
+Role = Literal["both", "prefill", "decode"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
 
@@ -143,6 +144,25 @@ class EngineConfig(ModelConfig, NodesConfig):
         at_least=0,
         at_most=MAX_COUNT,
     )
+    media_memory: float = flag(
+        4.0,
+        "GiB for the images of requests in flight, as the encoder takes them; more requests are refused",
+        at_least=0,
+        at_most=1 << 20,
+        metavar="GIB",
+    )
+    encoder_cache_tokens: int = flag(
+        0,
+        "image vectors that the worker keeps; 0: --max-num-batched-tokens, or what the largest image needs",
+        at_least=0,
+        at_most=MAX_COUNT,
+    )
+    max_num_encoder_tokens: int = flag(
+        0,
+        "image vectors that a step encodes, except for one larger image; 0: --max-num-batched-tokens",
+        at_least=0,
+        at_most=MAX_COUNT,
+    )
     gpu_memory_utilization: float = flag(0.9, "share of the GPU's memory to use", at_least=0.05, at_most=1)
     swap_space: float = flag(
         0.0,
@@ -160,7 +180,6 @@ class EngineConfig(ModelConfig, NodesConfig):
     data_parallel_size: int = flag(
         1, "engine cores on this host, which share its CPU and memory", at_least=1, at_most=64
     )
-    pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     dummy_seed: int = flag(0, "seed of the weights of --load-format dummy", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "do not capture CUDA graphs")
     fast_matmul: bool = flag(
@@ -213,6 +232,19 @@ class EngineConfig(ModelConfig, NodesConfig):
         at_least=0,
         metavar="SECONDS",
     )
+    role: Role = flag(
+        "both",
+        "prefill: requests go on at cores that decode when they have a token, with copies of their KV blocks;"
+        " decode: get these; with one --prefix-cache-key",
+    )
+    drain_timeout: float = flag(
+        0.0,
+        "seconds that the first SIGTERM leaves: streams go on at other engine cores, which copy their KV"
+        " blocks; 0: the process ends at once, and other cores compute them again",
+        at_least=0,
+        at_most=3600,
+        metavar="SECONDS",
+    )
     parent_starts_worker: bool = flag(
         False,
         "have the parent process start the worker, and keep it for the next engine core: see pagewire serve",
@@ -223,3 +255,15 @@ class EngineConfig(ModelConfig, NodesConfig):
         pairs=True,
         metavar="NAME=X",
     )
+
+    @property
+    def keeps_blocks_by(self) -> str:
+        """The flag with which no other engine core can copy KV blocks of this one; "": none is set."""
+        flags = {
+            "--no-prefix-cache": self.no_prefix_cache,
+            "--record": bool(self.record),
+            "--tensor-parallel-size": self.tensor_parallel_size > 1,
+            "--pipeline-parallel-size": self.pipeline_parallel_size > 1,
+            "--device cuda": self.device == "cuda",
+        }
+        return next((flag for flag, is_set in flags.items() if is_set), "")

@@ -22,8 +22,9 @@ class FrontendConfig(ModelConfig):
     )
     engine: tuple[str, ...] = flag(
         (),
-        "address of an engine core (ipc:///folder/frontends.ipc); may be repeated; @FILE: one per line, "
-        "reread when the file changes",
+        "address of an engine core (ipc:///folder/frontends.ipc); may be repeated; tcp://NAME:PORT: one at"
+        " each IPv4 address of the name, looked up every few seconds; @FILE: one per line, reread when the"
+        " file changes",
         metavar="ADDRESS",
     )
     reuse_port: bool = flag(False, "let several frontends listen on one port")
@@ -93,6 +94,11 @@ class FrontendConfig(ModelConfig):
     )
     ready_timeout: float = flag(
         10.0, "seconds that new requests wait while no engine serves; 0: refused at once", at_least=0
+    )
+    share_prefixes: bool = flag(
+        False,
+        "let an engine core copy the KV blocks of a prompt's prefix from another one that was sent it lately;"
+        " the cores need one --prefix-cache-key",
     )
     disconnect_grace: float = flag(
         2.0,

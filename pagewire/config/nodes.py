@@ -1,9 +1,11 @@
 """Flags of a worker whose ranks are on several hosts."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pagewire.config.base import CommonConfig, flag
+
+Launcher = Literal["none", "ray"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +18,12 @@ class NodesConfig(CommonConfig):
         at_least=1,
         at_most=1024,
     )
+    pipeline_parallel_size: int = flag(
+        1,
+        "stages that have consecutive layers of the model, each of that many processes",
+        at_least=1,
+        at_most=1024,
+    )
     nnodes: int = flag(
         1,
         "hosts that share these processes evenly: pagewire serve runs on the first, pagewire ranks on the"
@@ -23,7 +31,9 @@ class NodesConfig(CommonConfig):
         at_least=1,
         at_most=64,
     )
-    master_addr: str = flag("", "IPv4 address of the first host, which others reach", metavar="ADDRESS")
+    master_addr: str = flag(
+        "", "IPv4 address of the first host, which others reach, or its name in DNS", metavar="ADDRESS"
+    )
     master_port: int = flag(
         29500, "TCP port there, where the engine core awaits ranks of other hosts", at_least=1, at_most=65535
     )
@@ -34,18 +44,44 @@ class NodesConfig(CommonConfig):
     )
 
     @property
+    def num_ranks(self) -> int:
+        """Ranks of a worker: those of stage 0 first."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
     def ranks_per_node(self) -> int:
         """Ranks that each host has."""
-        return self.tensor_parallel_size // self.nnodes
+        return self.num_ranks // self.nnodes
 
 
 @dataclass(frozen=True, kw_only=True)
-class RanksConfig(NodesConfig):
+class LauncherConfig(NodesConfig):
+    """Flags of what starts ranks on other hosts."""
+
+    launcher: Launcher = flag(
+        "none",
+        "what starts pagewire ranks on the other hosts of --nnodes; none: you; ray: actors of a Ray cluster"
+        " (needs the extra `ray`)",
+    )
+    ray_address: str = flag(
+        "auto",
+        "HOST:PORT of the Ray cluster, of which this host is a node; auto: what RAY_ADDRESS names, or the one"
+        " that runs here",
+        metavar="ADDRESS",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksConfig(LauncherConfig):
     """`pagewire ranks`: the ranks of one host, of a worker whose engine core is on another; with the same
-    --tensor-parallel-size, --nnodes and --master-addr, and the other --curve-key."""
+    --tensor-parallel-size, --pipeline-parallel-size, --nnodes and --master-addr, and the other
+    --curve-key. With --launcher: those of all other hosts."""
 
     COMMON: ClassVar[frozenset[str]] = frozenset(
-        {"curve_key", "master_addr", "master_port", "nnodes", "tensor_parallel_size", "trusted_network"}
+        {
+            *("curve_key", "master_addr", "master_port", "nnodes", "pipeline_parallel_size"),
+            *("tensor_parallel_size", "trusted_network"),
+        }
     )
     """Flags of other classes that --help shows."""
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 from pagewire.config.base import CommonConfig, flag
 from pagewire.config.engine import EngineConfig
 from pagewire.config.frontend import FrontendConfig
+from pagewire.config.nodes import LauncherConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig(FrontendConfig, EngineConfig):
+class ServeConfig(FrontendConfig, EngineConfig, LauncherConfig):
     """`pagewire serve`: frontends, engine cores and workers on this host, until Ctrl-C."""
 
     frontends: int = flag(1, "frontend processes; 0: none, see --listen", common=True, at_least=0, at_most=64)
@@ -25,6 +26,14 @@ class ServeConfig(FrontendConfig, EngineConfig):
         common=True,
         at_least=1,
         at_most=64,
+    )
+    prefill_engines: int = flag(
+        0,
+        "engine cores, of --data-parallel-size, that compute prompts and first tokens; the others decode;"
+        " 0: each does both",
+        at_least=0,
+        at_most=63,
+        metavar="N",
     )
     revision: str = flag(
         "",

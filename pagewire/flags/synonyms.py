@@ -14,6 +14,7 @@ RENAMED = {
     "-dp": "--data-parallel-size",
     "-q": "--quantization",
     "--num-gpu-blocks-override": "--num-blocks",
+    "--distributed-executor-backend": "--launcher",
     "--api-server-count": "--frontends",
     "-asc": "--frontends",
     "--ssl-certfile": "--tls-cert",
@@ -86,7 +87,6 @@ WITHOUT_EFFECT_OF_A_VALUE = {
     "--tool-call-parser": "the format of calls is read from the checkpoint; --tool-format NAME overrides it",
     "--reasoning-parser": "the format of reasoning is read from the checkpoint; --reasoning-format NAME"
     " overrides it",
-    "--distributed-executor-backend": "one host runs its own processes",
     "--tokenizer-mode": "the files of the tokenizer say what it is",
     "--chat-template-content-format": "it is read from the template",
     "--structured-outputs-config": "llguidance enforces all forms",
@@ -265,6 +265,7 @@ VALUES = {
     "kv_cache_dtype": {"fp8": "fp8_e4m3", "fp8_e4m3fn": "fp8_e4m3"},
     "load_format": {"safetensors": "auto"},
     "model_impl": {"vllm": "native"},
+    "launcher": {"mp": "none", "uni": "none"},
     "log_level": {"critical": "error", "trace": "debug"},
     "max_model_len": {"auto": "0", "-1": "0"},
     "generation_config": {"vllm": "none"},

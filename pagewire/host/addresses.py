@@ -21,6 +21,15 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def is_address(host: str) -> bool:
+    """True for an IP address in numbers, without brackets."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_ipv4(host: str) -> bool:
     """True for an IPv4 address in numbers."""
     try:

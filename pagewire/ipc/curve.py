@@ -1,7 +1,8 @@
 """Keys for TCP between the processes of a service: ZeroMQ's CURVE, with mutual authentication.
 
 An engine core has a key pair and a list of the clients that may connect; a client (a frontend, a worker) has
-its own pair and the public key of the core. A peer without a key cannot send a message.
+its own pair and the public key of the core. Engine cores that share a file may connect to one another. A peer
+without a key cannot send a message.
 `pagewire keys FOLDER` makes one file for each side.
 """
 
@@ -35,6 +36,15 @@ class EngineKey:
     clients: tuple[bytes, ...]
     """Public keys of the clients that may connect."""
 
+    @property
+    def public(self) -> bytes:
+        """Its own public key."""
+        return zmq.curve_public(self.secret)
+
+    def as_client(self) -> "ClientKey":
+        """Returns the keys with which it connects to an engine core that has the same file."""
+        return ClientKey(self.secret, self.public, self.public)
+
     def protect(self, socket: "zmq.Socket[bytes]") -> None:
         """Makes a socket accept authenticated clients only. To be called before bind; needs a
         CurveAuthenticator in the context."""
@@ -63,7 +73,7 @@ class CurveAuthenticator:
     """Decides for all sockets of a context which clients may connect. To be made before they bind."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", key: EngineKey) -> None:
-        self._clients = key.clients
+        self._clients = (*key.clients, key.public)
         self._authenticator = ThreadAuthenticator(context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self)
@@ -76,19 +86,21 @@ class CurveAuthenticator:
         self._authenticator.stop()
 
 
-def make_keys(folder: Path) -> tuple[Path, Path]:
-    """Writes a file for engine cores and one for their clients, readable by this user only.
+def make_keys(folder: Path, engine: EngineKey | None = None) -> tuple[Path, Path]:
+    """Writes a file for engine cores and one for their clients, readable by this user only. engine: keys of
+    engine cores that get one more client; None: new ones.
 
     Raises StartupError if a file exists already: processes that use it would be locked out.
     """
-    engine_public, engine_secret = zmq.curve_keypair()
+    engine = engine or EngineKey(zmq.curve_keypair()[1], ())
     client_public, client_secret = zmq.curve_keypair()
+    clients = (*engine.clients, client_public)
     contents: dict[str, dict[str, Any]] = {
-        ENGINE_FILE: {"secret": engine_secret.decode(), "clients": [client_public.decode()]},
+        ENGINE_FILE: {"secret": engine.secret.decode(), "clients": [each.decode() for each in clients]},
         CLIENT_FILE: {
             "secret": client_secret.decode(),
             "public": client_public.decode(),
-            "engine": engine_public.decode(),
+            "engine": engine.public.decode(),
         },
     }
     for name, content in contents.items():

@@ -128,7 +128,7 @@ def bind_router(
     ipc: the folder must be private (mode 0700), and is made if needed. tcp: needs a key, and a
     curve.CurveAuthenticator in the context. max_unsent: messages to queue for a peer that does not read.
     """
-    if _is_tcp(address):
+    if is_tcp(address):
         key = _need_key(address, key)
     else:
         key = None
@@ -147,7 +147,7 @@ def bind_tcp_too(
 ) -> None:
     """Has a bound ROUTER listen at a tcp address, too. silence_s: a connection there ends when either side
     has heard nothing for so long; 0: as elsewhere. Raises StartupError, and then the socket is closed."""
-    assert _is_tcp(address)
+    assert is_tcp(address)
     _need_key(address, key).protect(socket)  # of what is bound from here on
     if silence_s:
         silence_s = min(silence_s, 3600.0)  # ZMTP has 16 bits for it
@@ -227,7 +227,7 @@ def connect_dealer(
     ipc: other users must not be able to write to the folder, which is made if needed. tcp: needs a key.
     immediate: sending fails with EAGAIN while there is no connection, and messages sent over a lost
     connection are not sent again to the next peer at that address."""
-    if _is_tcp(address):
+    if is_tcp(address):
         key = _need_key(address, key)
     else:
         key = None
@@ -271,11 +271,11 @@ def _suffix(rank: int) -> str:
 
 def remove_file(address: str) -> None:
     """Removes the file that a bound ipc socket leaves."""
-    if not _is_tcp(address):
+    if not is_tcp(address):
         _ipc_path(address).unlink(missing_ok=True)
 
 
-def _is_tcp(address: str) -> bool:
+def is_tcp(address: str) -> bool:
     """Raises StartupError for a malformed tcp address: libzmq would take the port modulo 65536."""
     if not address.startswith("tcp://"):
         return False

@@ -13,7 +13,7 @@ from pagewire.errors import StartupError
 from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import describe_exit, ended_from_outside, read_vitals
 from pagewire.host.resources import oom_kills
-from pagewire.host.spawn import Activation, WorkerStarted
+from pagewire.host.spawn import Activation, KeptWorkers, WorkerStarted
 from pagewire.host.stack_dump import log_stacks
 from pagewire.host.standby import Fork, Process, fork, kill_group, start
 from pagewire.supervisor.worker_processes import WorkerProcesses
@@ -55,16 +55,16 @@ class Child:
         self._hangs = False
         self._oom_kills = oom_kills()
         self._workers = WorkerProcesses()
+        self._to_adopt: KeptWorkers | None = None
         self._worker_failure: StartupError | None = None
 
     def activate(self, *, after_kill: bool = False, kept: WorkerProcesses | None = None) -> None:
         """Lets an engine core serve, which waits for it. after_kill: its predecessor, or the worker of that,
         was ended from outside. kept: the workers of its predecessor, which are its own from here on."""
-        to_adopt = None
         if kept is not None:
-            to_adopt = kept.kept()
+            self._to_adopt = kept.kept()
             self._workers.take_over(kept)
-        self._order(Activation(after_kill, to_adopt))
+        self._order(Activation(after_kill, self._to_adopt))
 
     def _order(self, order: Activation | WorkerStarted) -> None:
         with contextlib.suppress(OSError):  # it has died, which is_lost tells soon
@@ -184,14 +184,21 @@ class Child:
         return not self._hangs and ended_from_outside(self.process.returncode)
 
     def leave_workers(self) -> WorkerProcesses | None:
-        """Returns the workers of a process that served until it was killed or told to end, if its successor
-        may adopt them; they are no longer its own. To be asked after cause_of_death()."""
-        served = self.facts is not None and self.failure is None and not self._hangs
-        may_adopt = served and self.process.returncode in (0, -signal.SIGKILL)
-        if not may_adopt or self._workers.kept() is None:
+        """Returns the workers of a process that was killed or told to end, if its successor may adopt them:
+        those with which it served, or which it was to adopt and were loaded before; they are no longer its
+        own. To be asked after cause_of_death()."""
+        if self.failure is not None or self._hangs or self.process.returncode not in (0, -signal.SIGKILL):
+            return None
+        kept = self._workers.kept()
+        if kept is None or (self.facts is None and not self._adopts(kept)):
             return None
         left, self._workers = self._workers, WorkerProcesses()
         return left
+
+    def _adopts(self, kept: KeptWorkers) -> bool:
+        """Returns whether a process that did not serve yet was killed from outside while it adopted these: it
+        has neither refused them nor started others, and no lack of memory is the cause."""
+        return kept == self._to_adopt and self.was_killed_from_outside
 
     def close(self) -> None:
         """Kills the process, if it still runs, with all that it started, and closes the pipe."""

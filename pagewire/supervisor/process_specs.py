@@ -1,6 +1,7 @@
 """The processes of `pagewire serve`: their names, command lines and CPU cores."""
 
 import logging
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from pagewire import flags
 from pagewire.checkpoints.paths import checkpoint_path
-from pagewire.config import NO_PORT, EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
+from pagewire.config import NO_PORT, EngineConfig, FrontendConfig, GatewayConfig, RanksConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host.addresses import reserve_port
 from pagewire.host.resources import (
@@ -23,6 +24,7 @@ from pagewire.host.resources import (
     plan_cores,
 )
 from pagewire.host.standby import FLAG
+from pagewire.ipc.curve import CLIENT_FILE
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.pages import SUFFIX
@@ -70,6 +72,8 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
     addresses = engine_addresses(config, folder)
     for rank, name in enumerate(_names("engine core", config.data_parallel_size)):
         engine = replace(config, listen=addresses[rank], listen_workers=workers_address(folder, rank))
+        if config.prefill_engines:
+            engine = replace(engine, role="prefill" if rank < config.prefill_engines else "decode")
         if plan is not None:
             engine = replace(engine, worker_cores=format_cores(plan.workers[rank]))
         if config.record and config.data_parallel_size > 1:
@@ -83,6 +87,19 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
         flag = f"{FLAG}={config.cpu_kernels}" if config.device != "simulated" else ""
         slots.append(_slot(config, name, arguments, num_standbys=_standbys(config), worker_standby=flag))
     return slots
+
+
+def with_cache_key(config: ServeConfig, folder: Path) -> ServeConfig:
+    """Returns the flags with a --prefix-cache-key where engine cores that copy blocks of one another have
+    none: it gives these equal names. folder: of the service, for the key. Raises OSError."""
+    has_several = config.data_parallel_size > 1 and not config.no_prefix_cache
+    copies = config.drain_timeout or config.share_prefixes or config.prefill_engines
+    if config.prefix_cache_key or not (has_several and copies):
+        return config
+    key = folder / "prefix-cache.key"
+    key.touch(mode=0o600)
+    key.write_text(secrets.token_hex(32))
+    return replace(config, prefix_cache_key=str(key))
 
 
 def engine_addresses(config: ServeConfig, folder: Path) -> tuple[str, ...]:
@@ -123,6 +140,16 @@ def gateway_slots(config: ServeConfig, ports: Ports) -> list[RestartSlot]:
         hang_timeout=config.hang_timeout and max(config.hang_timeout, GatewayConfig.hang_timeout),
     )
     return [_slot(config, "gateway", ["gateway", *flags.to_arguments(gateway, GatewayConfig)])]
+
+
+def launcher_slots(config: ServeConfig) -> list[RestartSlot]:
+    """Returns what starts ranks on other hosts, unless users do. The keys for it are beside those of the
+    engine core (pagewire.launchers.launcher.prepared)."""
+    if config.launcher == "none":
+        return []
+    key = Path(config.curve_key).with_name(CLIENT_FILE)
+    ranks = replace(config, curve_key=str(key), process_name="launcher")
+    return [_slot(config, "launcher", ["ranks", *flags.to_arguments(ranks, RanksConfig)])]
 
 
 def _names(kind: str, count: int) -> Iterator[str]:

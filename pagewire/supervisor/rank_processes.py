@@ -40,9 +40,7 @@ class RankProcesses:
                 self._end()
                 if not why:
                     return 0
-                lasted = time.monotonic() - began
-                longest = self._config.max_restart_pause
-                pause = 0.0 if lasted >= WINDOW_S else min(2 * pause or FIRST_PAUSE_S, longest)
+                pause = pause_after(time.monotonic() - began, pause, self._config.max_restart_pause)
                 log.warning("%s; the ranks of this host start again in %.1f s", why, pause)
                 if signals.wait(pause) & STOPPING:
                     return 0
@@ -89,6 +87,12 @@ class RankProcesses:
             self._ranks.popitem()[1].close()
 
 
+def pause_after(lasted: float, pause: float, longest: float) -> float:
+    """Returns the seconds before ranks start again, at most `longest`. lasted: seconds for which they ran.
+    pause: the last one."""
+    return 0.0 if lasted >= WINDOW_S else min(2 * pause or FIRST_PAUSE_S, longest)
+
+
 def rank_arguments(config: RanksConfig, number: int) -> list[str]:
     """Returns the command line of a rank."""
     return [
@@ -97,7 +101,7 @@ def rank_arguments(config: RanksConfig, number: int) -> list[str]:
         f"--curve-key={config.curve_key}",
         f"--rank={number}",
         f"--master-addr={config.master_addr}",
-        f"--group-size={config.tensor_parallel_size}",
+        f"--group-size={config.num_ranks}",
         f"--threads={config.threads}",
         f"--process-name=rank-{number}",
         f"--log-level={config.log_level}",

@@ -53,7 +53,7 @@ class RestartSlot:
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
         self._deaths: deque[_Death] = deque()  # within the window
-        self._after_kill = False  # the last process was killed from outside
+        self._after_kill = False  # the last process that served was killed from outside
         self._kept: WorkerProcesses | None = None  # of the last process, for the next one
         self._has_served = False  # any process of the role, since the start
         self._failed_starts = 0  # since the last process that started
@@ -125,13 +125,14 @@ class RestartSlot:
         deaths for another start to make sense.
 
         explained: the engine is isolating the cause, so that the next process will avoid it, or the process
-        was killed. killed: it was, as the next process is told. from_outside: by another process, and not by
+        was killed. killed: it was after it had served, as the next processes are told until one serves: the
+        crash journal that they find is that of this one. from_outside: by another process, and not by
         the system for its memory: such deaths never end the service, and do not make pauses longer. A
         process that was not ready yet is replaced after a short one, all the same.
         """
         assert self.child is not None
         death = _Death(now, explained, from_outside, self.child.facts is not None)
-        self._after_kill = killed
+        self._after_kill = killed or (self._after_kill and not death.served)
         self._end_kept()
         self._kept = self.child.leave_workers()
         self.child.close()

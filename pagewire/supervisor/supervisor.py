@@ -28,8 +28,10 @@ from pagewire.supervisor.process_specs import (
     engine_slots,
     frontend_slots,
     gateway_slots,
+    launcher_slots,
     reserve_ports,
     share_cores,
+    with_cache_key,
 )
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.pages import MergedPages
@@ -63,6 +65,7 @@ class Supervisor:
         self._signals = Signals()
         self._watch = Watch(config, "supervisor")
         self._counters = Counters()
+        self._launchers: list[RestartSlot] = []
         self._engines: list[RestartSlot] = []
         self._frontends: list[RestartSlot] = []
         self._gateways: list[RestartSlot] = []
@@ -108,7 +111,7 @@ class Supervisor:
         self._watch.open(PORT if self._config.port else 0, pages.answer)
 
     def _slots(self) -> list[RestartSlot]:
-        return self._engines + self._frontends + self._gateways
+        return self._launchers + self._engines + self._frontends + self._gateways
 
     def _children(self) -> list[Child]:
         return [slot.child for slot in self._slots() if slot.child is not None]
@@ -117,7 +120,9 @@ class Supervisor:
         return [child for slot in self._slots() for standbys in slot.standbys for child in standbys.children]
 
     def _start(self, folder: Path, ports: Ports) -> None:
-        self._engines = engine_slots(self._config, folder, share_cores(self._config))
+        self._launchers = launcher_slots(self._config)
+        engines = with_cache_key(self._config, folder)
+        self._engines = engine_slots(engines, folder, share_cores(self._config))
         self._frontends = frontend_slots(self._config, folder, ports)
         self._gateways = gateway_slots(self._config, ports)
         for slot in self._slots():
@@ -230,8 +235,8 @@ class Supervisor:
             facts |= child.facts or {}
         if len(self._engines) > 1:
             facts["engines"] = len(self._engines)
-        if self._config.tensor_parallel_size > 1:
-            facts["ranks"] = self._config.tensor_parallel_size
+        if self._config.num_ranks > 1:
+            facts["ranks"] = self._config.num_ranks
         facts |= self._watch.facts
         self._progress.clear()  # standard output may be the same terminal
         self._status.ready(**facts)
@@ -243,7 +248,8 @@ class Supervisor:
         grace = self._config.drain_delay + self._config.shutdown_grace + _EXTRA_GRACE_S
         slots = self._gateways + self._frontends
         frontends = [slot.child for slot in slots if slot.child is not None]
-        engines = [slot.child for slot in self._engines if slot.child is not None] + self._standbys()
+        cores = self._launchers + self._engines
+        engines = [slot.child for slot in cores if slot.child is not None] + self._standbys()
         if self._end(frontends, grace):
             self._end(engines, _ENGINE_GRACE_S)
         for slot in self._slots():

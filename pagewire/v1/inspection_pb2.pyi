@@ -35,6 +35,8 @@ class WaitCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_CAUSE_GRAMMAR: _ClassVar[WaitCause]
     WAIT_CAUSE_ENGINE: _ClassVar[WaitCause]
     WAIT_CAUSE_ADAPTER: _ClassVar[WaitCause]
+    WAIT_CAUSE_KV_TRANSFER: _ClassVar[WaitCause]
+    WAIT_CAUSE_ENCODER: _ClassVar[WaitCause]
 
 class EngineState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -69,6 +71,8 @@ WAIT_CAUSE_TRIAL: WaitCause
 WAIT_CAUSE_GRAMMAR: WaitCause
 WAIT_CAUSE_ENGINE: WaitCause
 WAIT_CAUSE_ADAPTER: WaitCause
+WAIT_CAUSE_KV_TRANSFER: WaitCause
+WAIT_CAUSE_ENCODER: WaitCause
 ENGINE_STATE_UNSPECIFIED: EngineState
 ENGINE_STATE_AWAY: EngineState
 ENGINE_STATE_SERVING: EngineState

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagewire.v1 import generation_pb2 as pagewire_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pagewire/v1/model.proto\x12\x0bpagewire.v1\x1a\x1cpagewire/v1/generation.proto\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.pagewire.v1.Model\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.pagewire.v1.Model\"\xbc\x06\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x06 \x01(\t\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x14\n\x0cquantization\x18\x08 \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\x1e \x01(\t\x12\x15\n\rmax_model_len\x18\t \x01(\r\x12\x12\n\nvocab_size\x18\n \x01(\r\x12\x15\n\reos_token_ids\x18\x0b \x03(\r\x12\x19\n\x0c\x62os_token_id\x18\x0c \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cpad_token_id\x18\r \x01(\rH\x01\x88\x01\x01\x12-\n\x0c\x63\x61pabilities\x18\x0e \x03(\x0e\x32\x17.pagewire.v1.Capability\x12#\n\x04\x65nds\x18  \x03(\x0b\x32\x15.pagewire.v1.EndToken\x12\x35\n\x10\x64\x65\x66\x61ult_sampling\x18\x0f \x01(\x0b\x32\x1b.pagewire.v1.SamplingParams\x12P\n\x18\x64\x65\x66\x61ult_sampling_origins\x18! \x03(\x0b\x32..pagewire.v1.Model.DefaultSamplingOriginsEntry\x12#\n\x06limits\x18\x10 \x01(\x0b\x32\x13.pagewire.v1.Limits\x12)\n\texactness\x18\x11 \x01(\x0b\x32\x16.pagewire.v1.Exactness\x12\x16\n\x0eimplementation\x18\x14 \x01(\t\x12\x16\n\x0e\x65mbedding_size\x18\x15 \x01(\r\x12\x34\n\x0f\x65mbedding_texts\x18\x1f \x01(\x0b\x32\x1b.pagewire.v1.EmbeddingTexts\x12%\n\x07\x61\x64\x61pter\x18\x16 \x01(\x0b\x32\x14.pagewire.v1.Adapter\x1a=\n\x1b\x44\x65\x66\x61ultSamplingOriginsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_bos_token_idB\x0f\n\r_pad_token_id\"\xb0\x01\n\x0e\x45mbeddingTexts\x12\x39\n\x07prompts\x18\x01 \x03(\x0b\x32(.pagewire.v1.EmbeddingTexts.PromptsEntry\x12\x1b\n\x13\x64\x65\x66\x61ult_prompt_name\x18\x02 \x01(\t\x12\x16\n\x0emax_seq_length\x18\x03 \x01(\r\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\tExactness\x12\x0f\n\x07\x62itwise\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\narithmetic\x18\x03 \x01(\t\"\xaa\x04\n\x06Limits\x12\x15\n\rmax_sequences\x18\x01 \x01(\r\x12\x14\n\x0cmax_logprobs\x18\x02 \x01(\r\x12\x18\n\x10max_stop_strings\x18\x03 \x01(\r\x12\x19\n\x11max_request_bytes\x18\x04 \x01(\r\x12\x14\n\x0cmax_priority\x18\x05 \x01(\r\x12\x18\n\x10max_tenant_bytes\x18\x06 \x01(\r\x12\x1c\n\x14max_beam_stop_tokens\x18\x07 \x01(\r\x12\x19\n\x11max_continuations\x18\x08 \x01(\r\x12\x1e\n\x16max_continuation_bytes\x18\t \x01(\r\x12\x1d\n\x15max_prompt_candidates\x18\n \x01(\r\x12\x1a\n\x12max_length_penalty\x18\x0b \x01(\x02\x12\x15\n\rmax_bad_words\x18\x0c \x01(\r\x12\x18\n\x10max_string_bytes\x18\r \x01(\r\x12\x19\n\x11max_output_values\x18\x0e \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x0f \x01(\r\x12\x19\n\x11max_grammar_bytes\x18\x10 \x01(\r\x12\x13\n\x0bmax_choices\x18\x11 \x01(\r\x12\x18\n\x10max_stop_regexes\x18\x12 \x01(\r\x12\x1b\n\x13max_bad_word_tokens\x18\x13 \x01(\r\x12\x16\n\x0emax_logit_bias\x18\x14 \x01(\r\x12\x15\n\rmax_token_ids\x18\x15 \x01(\r\"S\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06pinned\x18\x03 \x01(\x08\x12\x0f\n\x07tenants\x18\x04 \x03(\t\":\n\x13LoadAdapterResponse\x12#\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x12.pagewire.v1.Model\"$\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15UnloadAdapterResponse\"\x15\n\x13ListAdaptersRequest\">\n\x14ListAdaptersResponse\x12&\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x14.pagewire.v1.Adapter\"\xf1\x01\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x0f\n\x07modules\x18\x06 \x03(\t\x12\x12\n\ntrained_on\x18\x07 \x01(\t\x12\x1c\n\x14invocation_token_ids\x18\x08 \x03(\r\x12\x0e\n\x06pinned\x18\t \x01(\x08\x12\x0f\n\x07tenants\x18\n \x03(\t\x12\x0e\n\x06loaded\x18\x0b \x01(\x08\x12\x0f\n\x07streams\x18\x0c \x01(\r\x12\x16\n\x0evirtual_tokens\x18\r \x01(\r*\xfb\x02\n\nCapability\x12\x1a\n\x16\x43\x41PABILITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43\x41PABILITY_GENERATE\x10\x01\x12\x13\n\x0f\x43\x41PABILITY_CHAT\x10\x02\x12\x14\n\x10\x43\x41PABILITY_TOOLS\x10\x03\x12\x18\n\x14\x43\x41PABILITY_REASONING\x10\x04\x12 \n\x1c\x43\x41PABILITY_STRUCTURED_OUTPUT\x10\x05\x12\x1a\n\x16\x43\x41PABILITY_BEAM_SEARCH\x10\x06\x12\x1e\n\x1a\x43\x41PABILITY_PROMPT_LOGPROBS\x10\x07\x12 \n\x1c\x43\x41PABILITY_PROMPT_EMBEDDINGS\x10\x08\x12\x15\n\x11\x43\x41PABILITY_IMAGES\x10\t\x12\x17\n\x13\x43\x41PABILITY_ADAPTERS\x10\n\x12\x14\n\x10\x43\x41PABILITY_EMBED\x10\x0b\x12\x14\n\x10\x43\x41PABILITY_SCORE\x10\x0c\x12\x17\n\x13\x43\x41PABILITY_CLASSIFY\x10\r2\xa5\x03\n\x0cModelService\x12M\n\nListModels\x12\x1e.pagewire.v1.ListModelsRequest\x1a\x1f.pagewire.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.pagewire.v1.GetModelRequest\x1a\x1d.pagewire.v1.GetModelResponse\x12P\n\x0bLoadAdapter\x12\x1f.pagewire.v1.LoadAdapterRequest\x1a .pagewire.v1.LoadAdapterResponse\x12V\n\rUnloadAdapter\x12!.pagewire.v1.UnloadAdapterRequest\x1a\".pagewire.v1.UnloadAdapterResponse\x12S\n\x0cListAdapters\x12 .pagewire.v1.ListAdaptersRequest\x1a!.pagewire.v1.ListAdaptersResponseB5\n\x0bpagewire.v1P\x01Z\x16pagewire/v1;pagewirev1\xaa\x02\x0bPagewire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pagewire/v1/model.proto\x12\x0bpagewire.v1\x1a\x1cpagewire/v1/generation.proto\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.pagewire.v1.Model\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.pagewire.v1.Model\"\xd3\x06\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\t\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\x10\n\x08revision\x18\x05 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x06 \x01(\t\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x14\n\x0cquantization\x18\x08 \x01(\t\x12\x16\n\x0ekv_cache_dtype\x18\x1e \x01(\t\x12\x15\n\rmax_model_len\x18\t \x01(\r\x12\x12\n\nvocab_size\x18\n \x01(\r\x12\x15\n\reos_token_ids\x18\x0b \x03(\r\x12\x19\n\x0c\x62os_token_id\x18\x0c \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cpad_token_id\x18\r \x01(\rH\x01\x88\x01\x01\x12-\n\x0c\x63\x61pabilities\x18\x0e \x03(\x0e\x32\x17.pagewire.v1.Capability\x12#\n\x04\x65nds\x18  \x03(\x0b\x32\x15.pagewire.v1.EndToken\x12\x35\n\x10\x64\x65\x66\x61ult_sampling\x18\x0f \x01(\x0b\x32\x1b.pagewire.v1.SamplingParams\x12P\n\x18\x64\x65\x66\x61ult_sampling_origins\x18! \x03(\x0b\x32..pagewire.v1.Model.DefaultSamplingOriginsEntry\x12#\n\x06limits\x18\x10 \x01(\x0b\x32\x13.pagewire.v1.Limits\x12)\n\texactness\x18\x11 \x01(\x0b\x32\x16.pagewire.v1.Exactness\x12\x16\n\x0eimplementation\x18\x14 \x01(\t\x12\x16\n\x0e\x65mbedding_size\x18\x15 \x01(\r\x12\x34\n\x0f\x65mbedding_texts\x18\x1f \x01(\x0b\x32\x1b.pagewire.v1.EmbeddingTexts\x12\x15\n\rimages_caveat\x18\" \x01(\t\x12%\n\x07\x61\x64\x61pter\x18\x16 \x01(\x0b\x32\x14.pagewire.v1.Adapter\x1a=\n\x1b\x44\x65\x66\x61ultSamplingOriginsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_bos_token_idB\x0f\n\r_pad_token_id\"\xb0\x01\n\x0e\x45mbeddingTexts\x12\x39\n\x07prompts\x18\x01 \x03(\x0b\x32(.pagewire.v1.EmbeddingTexts.PromptsEntry\x12\x1b\n\x13\x64\x65\x66\x61ult_prompt_name\x18\x02 \x01(\t\x12\x16\n\x0emax_seq_length\x18\x03 \x01(\r\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\tExactness\x12\x0f\n\x07\x62itwise\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x12\n\narithmetic\x18\x03 \x01(\t\"\xd7\x04\n\x06Limits\x12\x15\n\rmax_sequences\x18\x01 \x01(\r\x12\x14\n\x0cmax_logprobs\x18\x02 \x01(\r\x12\x18\n\x10max_stop_strings\x18\x03 \x01(\r\x12\x19\n\x11max_request_bytes\x18\x04 \x01(\r\x12\x14\n\x0cmax_priority\x18\x05 \x01(\r\x12\x18\n\x10max_tenant_bytes\x18\x06 \x01(\r\x12\x1c\n\x14max_beam_stop_tokens\x18\x07 \x01(\r\x12\x19\n\x11max_continuations\x18\x08 \x01(\r\x12\x1e\n\x16max_continuation_bytes\x18\t \x01(\r\x12\x1d\n\x15max_prompt_candidates\x18\n \x01(\r\x12\x1a\n\x12max_length_penalty\x18\x0b \x01(\x02\x12\x15\n\rmax_bad_words\x18\x0c \x01(\r\x12\x18\n\x10max_string_bytes\x18\r \x01(\r\x12\x19\n\x11max_output_values\x18\x0e \x01(\r\x12\x18\n\x10max_draft_tokens\x18\x0f \x01(\r\x12\x19\n\x11max_grammar_bytes\x18\x10 \x01(\r\x12\x13\n\x0bmax_choices\x18\x11 \x01(\r\x12\x18\n\x10max_stop_regexes\x18\x12 \x01(\r\x12\x1b\n\x13max_bad_word_tokens\x18\x13 \x01(\r\x12\x16\n\x0emax_logit_bias\x18\x14 \x01(\r\x12\x15\n\rmax_token_ids\x18\x15 \x01(\r\x12\x11\n\tmax_media\x18\x16 \x01(\r\x12\x18\n\x10max_media_pixels\x18\x17 \x01(\r\"S\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06pinned\x18\x03 \x01(\x08\x12\x0f\n\x07tenants\x18\x04 \x03(\t\":\n\x13LoadAdapterResponse\x12#\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x12.pagewire.v1.Model\"$\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x15UnloadAdapterResponse\"\x15\n\x13ListAdaptersRequest\">\n\x14ListAdaptersResponse\x12&\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x14.pagewire.v1.Adapter\"\xf1\x01\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12\x0f\n\x07modules\x18\x06 \x03(\t\x12\x12\n\ntrained_on\x18\x07 \x01(\t\x12\x1c\n\x14invocation_token_ids\x18\x08 \x03(\r\x12\x0e\n\x06pinned\x18\t \x01(\x08\x12\x0f\n\x07tenants\x18\n \x03(\t\x12\x0e\n\x06loaded\x18\x0b \x01(\x08\x12\x0f\n\x07streams\x18\x0c \x01(\r\x12\x16\n\x0evirtual_tokens\x18\r \x01(\r*\xfb\x02\n\nCapability\x12\x1a\n\x16\x43\x41PABILITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43\x41PABILITY_GENERATE\x10\x01\x12\x13\n\x0f\x43\x41PABILITY_CHAT\x10\x02\x12\x14\n\x10\x43\x41PABILITY_TOOLS\x10\x03\x12\x18\n\x14\x43\x41PABILITY_REASONING\x10\x04\x12 \n\x1c\x43\x41PABILITY_STRUCTURED_OUTPUT\x10\x05\x12\x1a\n\x16\x43\x41PABILITY_BEAM_SEARCH\x10\x06\x12\x1e\n\x1a\x43\x41PABILITY_PROMPT_LOGPROBS\x10\x07\x12 \n\x1c\x43\x41PABILITY_PROMPT_EMBEDDINGS\x10\x08\x12\x15\n\x11\x43\x41PABILITY_IMAGES\x10\t\x12\x17\n\x13\x43\x41PABILITY_ADAPTERS\x10\n\x12\x14\n\x10\x43\x41PABILITY_EMBED\x10\x0b\x12\x14\n\x10\x43\x41PABILITY_SCORE\x10\x0c\x12\x17\n\x13\x43\x41PABILITY_CLASSIFY\x10\r2\xa5\x03\n\x0cModelService\x12M\n\nListModels\x12\x1e.pagewire.v1.ListModelsRequest\x1a\x1f.pagewire.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.pagewire.v1.GetModelRequest\x1a\x1d.pagewire.v1.GetModelResponse\x12P\n\x0bLoadAdapter\x12\x1f.pagewire.v1.LoadAdapterRequest\x1a .pagewire.v1.LoadAdapterResponse\x12V\n\rUnloadAdapter\x12!.pagewire.v1.UnloadAdapterRequest\x1a\".pagewire.v1.UnloadAdapterResponse\x12S\n\x0cListAdapters\x12 .pagewire.v1.ListAdaptersRequest\x1a!.pagewire.v1.ListAdaptersResponseB5\n\x0bpagewire.v1P\x01Z\x16pagewire/v1;pagewirev1\xaa\x02\x0bPagewire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODEL_DEFAULTSAMPLINGORIGINSENTRY']._serialized_options = b'8\001'
   _globals['_EMBEDDINGTEXTS_PROMPTSENTRY']._loaded_options = None
   _globals['_EMBEDDINGTEXTS_PROMPTSENTRY']._serialized_options = b'8\001'
-  _globals['_CAPABILITY']._serialized_start=2410
-  _globals['_CAPABILITY']._serialized_end=2789
+  _globals['_CAPABILITY']._serialized_start=2478
+  _globals['_CAPABILITY']._serialized_end=2857
   _globals['_LISTMODELSREQUEST']._serialized_start=70
   _globals['_LISTMODELSREQUEST']._serialized_end=89
   _globals['_LISTMODELSRESPONSE']._serialized_start=91
@@ -48,31 +48,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELRESPONSE']._serialized_start=182
   _globals['_GETMODELRESPONSE']._serialized_end=235
   _globals['_MODEL']._serialized_start=238
-  _globals['_MODEL']._serialized_end=1066
-  _globals['_MODEL_DEFAULTSAMPLINGORIGINSENTRY']._serialized_start=971
-  _globals['_MODEL_DEFAULTSAMPLINGORIGINSENTRY']._serialized_end=1032
-  _globals['_EMBEDDINGTEXTS']._serialized_start=1069
-  _globals['_EMBEDDINGTEXTS']._serialized_end=1245
-  _globals['_EMBEDDINGTEXTS_PROMPTSENTRY']._serialized_start=1199
-  _globals['_EMBEDDINGTEXTS_PROMPTSENTRY']._serialized_end=1245
-  _globals['_EXACTNESS']._serialized_start=1247
-  _globals['_EXACTNESS']._serialized_end=1311
-  _globals['_LIMITS']._serialized_start=1314
-  _globals['_LIMITS']._serialized_end=1868
-  _globals['_LOADADAPTERREQUEST']._serialized_start=1870
-  _globals['_LOADADAPTERREQUEST']._serialized_end=1953
-  _globals['_LOADADAPTERRESPONSE']._serialized_start=1955
-  _globals['_LOADADAPTERRESPONSE']._serialized_end=2013
-  _globals['_UNLOADADAPTERREQUEST']._serialized_start=2015
-  _globals['_UNLOADADAPTERREQUEST']._serialized_end=2051
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=2053
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=2076
-  _globals['_LISTADAPTERSREQUEST']._serialized_start=2078
-  _globals['_LISTADAPTERSREQUEST']._serialized_end=2099
-  _globals['_LISTADAPTERSRESPONSE']._serialized_start=2101
-  _globals['_LISTADAPTERSRESPONSE']._serialized_end=2163
-  _globals['_ADAPTER']._serialized_start=2166
-  _globals['_ADAPTER']._serialized_end=2407
-  _globals['_MODELSERVICE']._serialized_start=2792
-  _globals['_MODELSERVICE']._serialized_end=3213
+  _globals['_MODEL']._serialized_end=1089
+  _globals['_MODEL_DEFAULTSAMPLINGORIGINSENTRY']._serialized_start=994
+  _globals['_MODEL_DEFAULTSAMPLINGORIGINSENTRY']._serialized_end=1055
+  _globals['_EMBEDDINGTEXTS']._serialized_start=1092
+  _globals['_EMBEDDINGTEXTS']._serialized_end=1268
+  _globals['_EMBEDDINGTEXTS_PROMPTSENTRY']._serialized_start=1222
+  _globals['_EMBEDDINGTEXTS_PROMPTSENTRY']._serialized_end=1268
+  _globals['_EXACTNESS']._serialized_start=1270
+  _globals['_EXACTNESS']._serialized_end=1334
+  _globals['_LIMITS']._serialized_start=1337
+  _globals['_LIMITS']._serialized_end=1936
+  _globals['_LOADADAPTERREQUEST']._serialized_start=1938
+  _globals['_LOADADAPTERREQUEST']._serialized_end=2021
+  _globals['_LOADADAPTERRESPONSE']._serialized_start=2023
+  _globals['_LOADADAPTERRESPONSE']._serialized_end=2081
+  _globals['_UNLOADADAPTERREQUEST']._serialized_start=2083
+  _globals['_UNLOADADAPTERREQUEST']._serialized_end=2119
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=2121
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=2144
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=2146
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=2167
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=2169
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=2231
+  _globals['_ADAPTER']._serialized_start=2234
+  _globals['_ADAPTER']._serialized_end=2475
+  _globals['_MODELSERVICE']._serialized_start=2860
+  _globals['_MODELSERVICE']._serialized_end=3281
 # @@protoc_insertion_point(module_scope)

@@ -62,7 +62,7 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "ends", "default_sampling", "default_sampling_origins", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "adapter")
+    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "ends", "default_sampling", "default_sampling_origins", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "images_caveat", "adapter")
     class DefaultSamplingOriginsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class Model(_message.Message):
     IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_CAVEAT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
@@ -117,8 +118,9 @@ class Model(_message.Message):
     implementation: str
     embedding_size: int
     embedding_texts: EmbeddingTexts
+    images_caveat: str
     adapter: Adapter
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., ends: _Optional[_Iterable[_Union[_generation_pb2.EndToken, _Mapping]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., default_sampling_origins: _Optional[_Mapping[str, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., ends: _Optional[_Iterable[_Union[_generation_pb2.EndToken, _Mapping]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., default_sampling_origins: _Optional[_Mapping[str, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., images_caveat: _Optional[str] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
 
 class EmbeddingTexts(_message.Message):
     __slots__ = ("prompts", "default_prompt_name", "max_seq_length")
@@ -148,7 +150,7 @@ class Exactness(_message.Message):
     def __init__(self, bitwise: _Optional[bool] = ..., reason: _Optional[str] = ..., arithmetic: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes", "max_output_values", "max_draft_tokens", "max_grammar_bytes", "max_choices", "max_stop_regexes", "max_bad_word_tokens", "max_logit_bias", "max_token_ids")
+    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes", "max_output_values", "max_draft_tokens", "max_grammar_bytes", "max_choices", "max_stop_regexes", "max_bad_word_tokens", "max_logit_bias", "max_token_ids", "max_media", "max_media_pixels")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +172,8 @@ class Limits(_message.Message):
     MAX_BAD_WORD_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MEDIA_FIELD_NUMBER: _ClassVar[int]
+    MAX_MEDIA_PIXELS_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_logprobs: int
     max_stop_strings: int
@@ -191,7 +195,9 @@ class Limits(_message.Message):
     max_bad_word_tokens: int
     max_logit_bias: int
     max_token_ids: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_beam_stop_tokens: _Optional[int] = ..., max_continuations: _Optional[int] = ..., max_continuation_bytes: _Optional[int] = ..., max_prompt_candidates: _Optional[int] = ..., max_length_penalty: _Optional[float] = ..., max_bad_words: _Optional[int] = ..., max_string_bytes: _Optional[int] = ..., max_output_values: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_grammar_bytes: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_stop_regexes: _Optional[int] = ..., max_bad_word_tokens: _Optional[int] = ..., max_logit_bias: _Optional[int] = ..., max_token_ids: _Optional[int] = ...) -> None: ...
+    max_media: int
+    max_media_pixels: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_beam_stop_tokens: _Optional[int] = ..., max_continuations: _Optional[int] = ..., max_continuation_bytes: _Optional[int] = ..., max_prompt_candidates: _Optional[int] = ..., max_length_penalty: _Optional[float] = ..., max_bad_words: _Optional[int] = ..., max_string_bytes: _Optional[int] = ..., max_output_values: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_grammar_bytes: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_stop_regexes: _Optional[int] = ..., max_bad_word_tokens: _Optional[int] = ..., max_logit_bias: _Optional[int] = ..., max_token_ids: _Optional[int] = ..., max_media: _Optional[int] = ..., max_media_pixels: _Optional[int] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
     __slots__ = ("name", "source", "pinned", "tenants")

@@ -18,7 +18,7 @@ from frontend.validation.requests import (
     MAX_SCORED_BYTES,
 )
 from frontend.validation.rules import IDENTIFIER, MAX_COUNT, PRIORITY, Rule
-from pagewire.limits import MAX_VECTOR_VALUES
+from pagewire.limits import MAX_MEDIA, MAX_MEDIA_ASPECT, MAX_MEDIA_PIXELS, MAX_VECTOR_VALUES
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
@@ -46,6 +46,11 @@ class Elsewhere:
 Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
+MEDIA = Elsewhere(
+    f"at most {MAX_MEDIA} in a prompt, {MAX_MEDIA_PIXELS} pixels in all, no side {MAX_MEDIA_ASPECT} times the"
+    " other; of prompts to generate from, and to tokenize",
+    VALIDATION,
+)
 SERVED_MODEL = Elsewhere("a name that is served, or of an adapter that the caller may use", GENERATOR)
 ADAPTER = Elsewhere("the name of an adapter that the caller may use", ADAPTERS)
 PAGES: dict[str, Entry] = {
@@ -59,6 +64,8 @@ JUDGED_ELSEWHERE: dict[str, Elsewhere] = {
     "model": SERVED_MODEL,
     "prompt": Elsewhere("required: text, token_ids or chat", VALIDATION),
     "prompt.text": TEXT,
+    "prompt.media": MEDIA,
+    "prompt.chat.messages.content.media": MEDIA,
     "prompt.token_ids.ids": Elsewhere("ids of the vocabulary; at least 1, fewer than the context", PROMPTS),
     "prompt.chat.messages": CONVERSATION,
     "prompt.chat.messages.content.text": Elsewhere("as prompt.text, all messages together", PROMPTS),
@@ -281,9 +288,9 @@ NOT_BUILT: dict[str, str] = {
 
 REFUSED_FIELDS = frozenset(
     {
-        "prompt.media",
+        "prompt.media.cache_id",
         "prompt.chat.template",
-        "prompt.chat.messages.content.media",
+        "prompt.chat.messages.content.media.cache_id",
         "extensions",
     }
 )

@@ -25,6 +25,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/embeddings.md",
         "docs/scoring.md",
         "docs/prompt-embeddings.md",
+        "docs/images.md",
         "docs/gateways.md",
         "docs/tei.md",
         "docs/structured-output.md",

@@ -28,6 +28,8 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(3)
         if output == HANGS:
             time.sleep(1000)
+        if request["model"] != "fake":
+            os.write(1, f"asked for {request['model']} {output}\n".encode())  # whole, beside other threads
         self._begin("text/event-stream")
         for _ in range(max(1, output - 1)):
             self._send(choices=[{"text": "a"}])

@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.service.adapter_load import gaps_between, shapes_of, write_adapter
+from benchmarks.adapter_files import shapes_of, write_adapter
+from benchmarks.service.adapter_load import gaps_between, rank_of
 
 
 def test_an_adapter_has_all_projections_and_about_the_size(tmp_path: Path):
@@ -13,7 +14,8 @@ def test_an_adapter_has_all_projections_and_about_the_size(tmp_path: Path):
     save_file(weights, tmp_path / "model.safetensors")
     shapes = shapes_of(tmp_path)
     assert shapes == {"model.layers.0.mlp.up_proj": (30, 20)}
-    assert write_adapter(tmp_path / "adapter", shapes, 0.001, seed=0) == 5 * 50 * 4 / 1e6
+    assert rank_of(shapes, 0.001) == 5 and rank_of(shapes, 1.0) == 256
+    assert write_adapter(tmp_path / "adapter", shapes, 5, seed=0) == 5 * 50 * 4
     tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     prefix = "base_model.model.model.layers.0.mlp.up_proj"
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from transformers import PretrainedConfig
 
 from benchmarks.versus import catalog, comparison, records
@@ -24,6 +26,7 @@ from benchmarks.versus.table import render
 from pagewire import __version__
 from pagewire_bench.workloads import SHORT, WORKLOADS, Request
 from tests.patience import PATIENCE_S
+from worker.adapters.files import read_folder
 
 LIMITS = Limits(40e9, 469e9, 939e9)
 SHAPES = {name: shape_of(config.to_dict()) for name, config in configs().items()}
@@ -222,6 +225,47 @@ def test_servers_have_the_settings_of_all_and_their_own_environment(
     assert ours[:2] == ["env", sys.executable] and ours[-2:] == ["--quantization=int8", "--ours"]
     alike = settings_of("pagewire-int8", tmp_path, ["--ours"])[1].serve
     assert ours[-len(alike) :] == alike, "over HTTP and over gRPC it is the same service"
+
+
+def test_peers_with_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have the same ones, made once, in the form that pagewire reads."""
+    started: dict[str, Settings] = {}
+
+    def start(command: object, settings: Settings, *_: object) -> FakeChild:
+        started[name] = settings
+        return FakeChild()
+
+    make_servers(tmp_path)
+    tensors = {f"model.layers.0.mlp.{name}_proj.weight": torch.zeros(8, 4) for name in ("up", "gate")}
+    save_file(tensors, tmp_path / "models/M1/model.safetensors")
+    monkeypatch.setattr(comparison, "Child", start)
+    monkeypatch.setattr(catalog, "PRELOADED", [])
+    wishes = replace(WISHES, folder=tmp_path)
+    for name in ("pagewire-lora1", "pagewire-http-lora32", "vllm-server-lora32", "vllm-server"):
+        Comparison(wishes, lambda line: None, lambda text: None)._start_one(name, "M1")
+    names = [f"adapter-{number}" for number in range(32)]
+    pairs = [f"{name}={tmp_path}/adapters/M1/{name}" for name in names]
+    assert list(started["pagewire-lora1"].adapters) == names[:1]
+    assert started["pagewire-lora1"].serve[-1] == f"--lora={pairs[0]}"
+    assert started["pagewire-http-lora32"].serve[-32:] == [f"--lora={pair}" for pair in pairs]
+    assert list(started["vllm-server-lora32"].adapters) == names
+    more = ["--enable-lora", "--max-loras=32", "--max-lora-rank=16", "--lora-modules", *pairs]
+    assert started["vllm-server-lora32"].serve[-len(more) :] == more
+    assert "--enable-lora" not in started["vllm-server"].serve and not started["vllm-server"].adapters
+    file = read_folder(tmp_path / "adapters/M1/adapter-31", 1 << 20)
+    shapes = {tuple(tensor.shape) for tensor in file.tensors.values()}
+    assert len(file.tensors) == 4 and shapes == {(16, 4), (8, 16)}
+
+
+def test_what_has_adapters_is_compared_with_what_has_as_many() -> None:
+    speeds = {"pagewire": 90, "pagewire-http-lora32": 60, "vllm-server": 45, "vllm-server-lora32": 30}
+    found = Records(
+        runs=[replace(RUN, peer=peer, tokens_per_s=float(speed)) for peer, speed in speeds.items()],
+        limits=[LIMITS],
+        shapes=SHAPES,
+    )
+    ratios = [line for line in render(found).splitlines() if " times " in line]
+    assert ratios == ["- M1 W1 bf16: 2.00 times vllm-server", "- M1 W1 bf16: 2.00 times vllm-server-lora32"]
 
 
 def test_a_server_that_was_not_built_is_told_how_to_be_installed(tmp_path: Path) -> None:

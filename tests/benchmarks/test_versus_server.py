@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from tests.patience import PATIENCE_S
 SERVER = str(Path(__file__).with_name("fake_server.py"))
 
 
-def start(log: Path, port: str = "{port}") -> Child:
-    settings = Settings("a model", "bf16", 2, 4096, 64, 2, [sys.executable, SERVER, port], {"fake": "1"})
+def start(log: Path, port: str = "{port}", adapters: Sequence[str] = ()) -> Child:
+    command = [sys.executable, SERVER, port]
+    settings = Settings("a model", "bf16", 2, 4096, 64, 2, command, {"fake": "1"}, adapters)
     return Child([sys.executable, "-m", "benchmarks.versus.peers.run_server"], settings, os.environ, log)
 
 
@@ -44,6 +45,15 @@ def test_streams_have_as_many_tokens_as_the_server_counts(child: Child) -> None:
     assert [sum(tokens for _, tokens in each) for each in answer.arrivals] == [3, 6]
     times = [at for each in answer.arrivals for at, _ in each]
     assert 0 <= min(answer.sent) <= min(times) and max(times) <= answer.seconds
+
+
+def test_requests_take_turns_to_have_adapters(log: Path) -> None:
+    """Each has answered before the first run."""
+    with closing(start(log, adapters=["a", "b"])) as child:
+        child.run([Request([1], 3), Request([1], 4), Request([1], 5)], PATIENCE_S)
+    asked = [line.split()[2:] for line in log.read_text().splitlines() if line.startswith("asked for")]
+    assert asked[:2] == [["a", "1"], ["b", "1"]]
+    assert sorted(asked[2:]) == [["a", "3"], ["a", "5"], ["b", "4"]]
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,15 @@ class Setting:
     load: int = 0
     """Processes beside the service that compute all the time."""
     ranks: int = 1
-    """Of each worker; several have no adapters."""
+    """Of each stage of a worker."""
+    stages: int = 1
+    """Of each worker."""
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Names of adapters that streams have."""
-        return ADAPTERS if self.device in ADAPTED and self.ranks == 1 else ()
+        """Names of adapters that streams have; simulated groups have none."""
+        is_group = self.ranks * self.stages > 1
+        return ADAPTERS if self.device in ADAPTED and not (is_group and self.device == "simulated") else ()
 
 
 @dataclass
@@ -114,6 +117,7 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
             frontends=setting.frontends,
             data_parallel_size=setting.cores,
             tensor_parallel_size=setting.ranks,
+            pipeline_parallel_size=setting.stages,
             chat_template=str(template),
             speculate=setting.speculate,
             lora_folder=str(adapters) if setting.adapters else "",

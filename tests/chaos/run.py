@@ -40,6 +40,8 @@ def describe(result: Result, path: Path) -> str:
         setting += f" --load {begin['load']}"
     if begin.get("ranks", 1) > 1:
         setting += f" --tensor-parallel-size {begin['ranks']}"
+    if begin.get("stages", 1) > 1:
+        setting += f" --pipeline-parallel-size {begin['stages']}"
     lines.append(f"judge it again: python -m tests.chaos.run --check {path}")
     lines.append(
         f"run it again:   python -m tests.chaos.run --seed {begin['seed']} {setting} --victims {victims}"
@@ -169,7 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=6, help="of the first round")
     parser.add_argument("--device", choices=list(DEVICES), default="simulated")
     parser.add_argument("--cores", type=int, default=1, help="engine cores behind the frontends")
-    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="ranks of each worker")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="ranks of each stage")
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="stages of each worker")
     parser.add_argument("--frontends", type=int, help="1: its standby takes over; default: 3")
     parser.add_argument("--gaps", type=float, nargs=2, metavar=("LEAST", "MOST"), help=_GAPS)
     parser.add_argument("--load", type=int, default=0, help="processes beside it that compute all the time")
@@ -196,7 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(kills, options.round, options.seconds, options.json, options.keep)
     frontends = options.frontends or (1 if options.device == DEFAULT else FRONTENDS)
     gaps = tuple(options.gaps) if options.gaps else None
-    surroundings = frontends, gaps, options.load, options.tensor_parallel_size
+    group = options.tensor_parallel_size, options.pipeline_parallel_size
+    surroundings = frontends, gaps, options.load, *group
     setting = Setting(options.device, options.cores, options.speculate, *surroundings)
     return run_rounds(limits, options.seed, setting, shares)
 

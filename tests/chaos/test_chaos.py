@@ -34,9 +34,10 @@ def test_streams_survive_whatever_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_streams_survive_whatever_is_killed_of_groups_of_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", [Setting(ranks=2), Setting(stages=2)], ids=["ranks", "stages"])
+def test_streams_survive_whatever_is_killed_of_groups(setting: Setting, tmp_path: Path) -> None:
     """A kill of a worker is one of either of its ranks."""
-    result = run(OF_GROUPS, SEED, tmp_path / "history.jsonl", Setting(ranks=2))
+    result = run(OF_GROUPS, SEED, tmp_path / "history.jsonl", setting)
     assert result.is_fine, describe(result, tmp_path / "history.jsonl")
     assert len(result.history.strikes) == sum(OF_GROUPS.values())
     assert set(tally(result.findings).values()) == {0}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pagewire.host import spawn as process
 from pagewire.host import standby
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
+from pagewire_client.errors import Unavailable
 from pagewire_client.results import FinishReason
 from tests.patience import PATIENCE_S
 from tests.patience import wait_until as wait_until
@@ -37,11 +39,38 @@ def rank_load(client: Client) -> admin_pb2.RankLoad:
     return client.load().ranks[0]
 
 
+def core_process(service: Service, kind: str, rank: int) -> int:
+    """Returns the process of an engine core, or of its worker."""
+    address = engine_addresses(service)[rank]
+    word = f"--listen={address}"
+    if kind == "worker":
+        word = f"--engine={address.replace('frontends', 'workers')}"
+    found = processes(service.pid).get(kind, [])
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0") for pid in found}
+    (pid,) = [pid for pid, arguments in words.items() if word in arguments]
+    return pid
+
+
+def pulls(service: Service) -> dict[str, float]:
+    """Returns how many pulls had which outcome, at all cores."""
+    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for outcome, value in re.findall(
+        r'^pagewire_core_kv_pulls_total\{.*outcome="(\w+)".*\} (\S+)$', text, re.M
+    ):
+        found[outcome] = found.get(outcome, 0.0) + float(value)
+    return found
+
+
 def is_idle(client: Client) -> bool:
-    """Returns True if no request runs or waits, and every block is free."""
+    """Returns True if no request runs or waits, and every block is free; False while no core serves."""
+    try:
+        loads = client.load().ranks
+    except Unavailable:
+        return False
     return all(
-        (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0)
-        for load in client.load().ranks
+        (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0) for load in loads
     )
 
 
@@ -112,8 +141,12 @@ class Frontend:
 def engine_addresses(service: Service) -> list[str]:
     """Returns the addresses of a service's engine cores, as passed to its frontends."""
     (frontend, *_) = processes(service.pid)["frontend"]
-    words = _read(f"/proc/{frontend}/cmdline").decode().split("\0")
-    return [word.removeprefix("--engine=") for word in words if word.startswith("--engine=")]
+    return [word.removeprefix("--engine=") for word in words_of(frontend) if word.startswith("--engine=")]
+
+
+def words_of(pid: int) -> list[str]:
+    """Returns the command of a process; [""] where there is none."""
+    return _read(f"/proc/{pid}/cmdline").decode().split("\0")
 
 
 def command_of(pid: int) -> str:
@@ -121,8 +154,8 @@ def command_of(pid: int) -> str:
     to read prompts has its arguments, but another name."""
     if _read(f"/proc/{pid}/comm").strip() == reader.NAME:
         return "reader"
-    words = _read(f"/proc/{pid}/cmdline").split(b"\0")
-    return (words[words.index(b"pagewire") + 1] if b"pagewire" in words else words[0]).decode()
+    words = words_of(pid)
+    return words[words.index("pagewire") + 1] if "pagewire" in words else words[0]
 
 
 def processes(pid: int) -> dict[str, list[int]]:

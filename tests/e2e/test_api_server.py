@@ -12,7 +12,7 @@ from tests.e2e import services
 from tests.e2e.api_server import Cluster, cluster
 from tests.test_kubernetes import CUSTOM, DEFINITIONS, FOLDER, kustomized, read
 
-SOURCES = ["base", "gpu", "monitoring.yaml", "gateway.yaml", "kserve.yaml"]
+SOURCES = ["base", "gpu", "monitoring.yaml", "gateway.yaml", "kserve.yaml", "lws"]
 """What docs/kubernetes.md applies: kustomizations and files."""
 LABELS = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
 """Of a namespace: pods that are not restricted are refused, and their Deployments are warned of."""

@@ -127,7 +127,9 @@ def test_a_gateway_that_dies_is_started_again_at_its_address(service: Service, g
     services.wait_until(lambda: pids() not in ([], [before]))
 
     def serves() -> bool:
-        with suppress(openai.APIConnectionError):
+        with suppress(
+            openai.APIConnectionError, openai.InternalServerError
+        ):  # 503 before it has asked for models
             return bool(gateway.models.list().data)
         return False
 

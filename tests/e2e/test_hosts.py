@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -96,14 +96,16 @@ def two_hosts(
     folder: Path,
     size: int,
     *,
+    stages: int = 1,
     address: str = LOOPBACK,
     prefix: list[str] | None = None,
     **flags: Any,
 ) -> Iterator[tuple[Service, Host]]:
-    """A service and its second host. prefix: of the command of that."""
+    """A service and its second host. size: ranks that share a layer. prefix: of the command of that."""
     engine_key, client_key = make_keys(folder / "keys")
     group = {
         "tensor_parallel_size": size,
+        "pipeline_parallel_size": stages,
         "nnodes": 2,
         "master_addr": address,
         "master_port": free_ports(1)[0],
@@ -127,17 +129,19 @@ def two_hosts(
 
 
 @pytest.mark.parametrize(
-    ("size", "sizes", "dtype"), [(2, SIZES, "bfloat16"), (4, WIDE, "float32")], ids=["1+1", "2+2"]
+    ("size", "stages", "sizes", "dtype"),
+    [(2, 1, SIZES, "bfloat16"), (4, 1, WIDE, "float32"), (1, 2, SIZES, "bfloat16"), (2, 2, SIZES, "float32")],
+    ids=["1+1", "2+2", "1-then-1", "2-then-2"],
 )
 def test_two_hosts_have_the_bits_of_one_worker(
-    size: int, sizes: dict[str, int], dtype: str, tmp_path: Path
+    size: int, stages: int, sizes: dict[str, int], dtype: str, tmp_path: Path
 ) -> None:
     model = make(tmp_path / "model", **sizes)
     with services.start(model, device="cpu", dtype=dtype, **SMALL) as service:
         expected = asyncio.run(answers(service.address))
-    with two_hosts(model, tmp_path, size, dtype=dtype, **SMALL) as (service, host):
+    with two_hosts(model, tmp_path, size, stages=stages, dtype=dtype, **SMALL) as (service, host):
         ranks = [*services.processes(service.pid)["worker"], *host.ranks]
-        assert (len(ranks), len(host.ranks)) == (size, size // 2)
+        assert (len(ranks), len(host.ranks)) == (size * stages, size * stages // 2)
         assert asyncio.run(answers(service.address)) == expected
         found = listening(ranks)
         assert found and {address for address, _ in found} <= LOOPBACK_IN_HEXADECIMAL
@@ -179,11 +183,14 @@ def lasting() -> dict[str, Any]:
     return {"resume_timeout": 2 * services.PATIENCE_S, "max_deaths": 99, "max_restart_pause": 0.0}
 
 
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory, lasting: dict[str, Any]) -> Iterator[Group]:
+@pytest.fixture(scope="module", params=[(2, 1), (1, 2)], ids=["shared", "staged"])
+def group(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, lasting: dict[str, Any]
+) -> Iterator[Group]:
+    size, stages = request.param
     folder = tmp_path_factory.mktemp("hosts")
     patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
-    with patience, two_hosts(make(folder / "model", **SIZES), folder, 2, **lasting) as made:
+    with patience, two_hosts(make(folder / "model", **SIZES), folder, size, stages=stages, **lasting) as made:
         yield made
 
 
@@ -225,16 +232,25 @@ def test_a_host_is_gone_and_comes_back(group: Group, expected: list[list[int]]) 
     check(group, expected, host.replace, [*services.processes(service.pid)["worker"], *host.ranks])
 
 
-NETWORK = "10.207.113"
+class Link(NamedTuple):
+    device: str  # our end
+    address: str
+    inside: list[str]  # what goes before a command at the other end
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+def free_network() -> str:
+    """Which 10.207.x no device of this host has: tests that were killed left theirs."""
+    taken = ip("-4", "-oneline", "addr")
+    return next(network for network in (f"10.207.{i}" for i in range(256)) if f" {network}." not in taken)
 
 
 @pytest.fixture
-def link() -> Iterator[tuple[str, list[str]]]:
-    """A network namespace with one link: the name of our end, and what goes before a command there."""
+def link() -> Iterator[Link]:
+    """A network namespace with one link to it."""
     name, ours, theirs = f"pw-{os.getpid()}", f"pwa{os.getpid()}", f"pwb{os.getpid()}"
     if shutil.which("ip") is None or os.geteuid():
         pytest.skip("network namespaces need root and the command ip")
@@ -244,35 +260,33 @@ def link() -> Iterator[tuple[str, list[str]]]:
             stack.callback(ip, "netns", "del", name)
             ip("link", "add", ours, "type", "veth", "peer", "name", theirs)
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
+            pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
+        network = free_network()
         ip("link", "set", theirs, "netns", name)
-        ip("addr", "add", f"{NETWORK}.1/24", "dev", ours)
+        ip("addr", "add", f"{network}.1/24", "dev", ours)
         ip("link", "set", ours, "up")
         inside = "netns", "exec", name
-        ip(*inside, "ip", "addr", "add", f"{NETWORK}.2/24", "dev", theirs)
+        ip(*inside, "ip", "addr", "add", f"{network}.2/24", "dev", theirs)
         for device in (theirs, "lo"):
             ip(*inside, "ip", "link", "set", device, "up")
-        yield ours, ["ip", *inside]
+        yield Link(ours, f"{network}.1", ["ip", *inside])
 
 
-def test_a_link_is_cut_and_mended(
-    link: tuple[str, list[str]], lasting: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_link_is_cut_and_mended(link: Link, lasting: dict[str, Any], tmp_path: Path) -> None:
     """Neither side hears of it. Both find out, and with the link the group is whole again."""
-    ours, prefix = link
     model = make(tmp_path / "model", **SIZES)
     patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
     with (
         patience,
-        two_hosts(model, tmp_path, 2, address=f"{NETWORK}.1", prefix=prefix, **lasting) as (service, host),
+        two_hosts(model, tmp_path, 2, address=link.address, prefix=link.inside, **lasting) as (service, host),
     ):
         expected = asyncio.run(stream_all(service.address))
         ranks = [*services.processes(service.pid)["worker"], *host.ranks]
 
         def cut() -> None:
-            ip("link", "set", ours, "down")
+            ip("link", "set", link.device, "down")
             with services.all_die(ranks):
                 """Until then it stays cut."""
-            ip("link", "set", ours, "up")
+            ip("link", "set", link.device, "up")
 
         check((service, host), expected, cut, ranks)

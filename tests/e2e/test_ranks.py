@@ -1,6 +1,8 @@
-"""A CPU worker of two ranks gives the bits of one, and what happens to its processes changes no token."""
+"""A CPU worker of several ranks, which share layers or have stages of them, gives the bits of one, and what
+happens to its processes changes no token."""
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -16,6 +18,10 @@ from pagewire_client.results import Generation
 from pagewire_client.transport import recovery
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
+from tests.eagle_heads import write_head
+from tests.worker.adapters.peft_files import write_adapter
+from tests.worker.test_parallel import IN_4_BITS
+from tests.worker.weights.formats.quantizers import quantize_checkpoint
 
 pytestmark = pytest.mark.cpu_kernels
 SIZES = {"num_attention_heads": 8, "head_dim": 128, "num_key_value_heads": 2, "intermediate_size": 1024}
@@ -37,19 +43,44 @@ ALL = [(PROMPTS[0], TOO_LONG)] + [
 ]
 LONG = [SamplingParams(temperature=seed / 2, seed=seed, max_tokens=300, ignore_eos=True) for seed in range(3)]
 HANG_TIMEOUT_S = 6.0
+Shape = tuple[int, int]
+"""Ranks that share a layer, and stages."""
+ALONE, SHARED, STAGED = (1, 1), (2, 1), (1, 2)
+
+
+SIZES_OF = {
+    "qwen3_5": {
+        **{"linear_num_value_heads": 8, "linear_num_key_heads": 4, "linear_value_head_dim": 128},
+        **{"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2},
+    },
+    "deepseek_v3": {"num_key_value_heads": 8, "v_head_dim": 128, "moe_intermediate_size": 512, "head_dim": 8},
+    "gemma4": {"global_head_dim": 128, "num_hidden_layers": 6},
+    "gptq": {"hidden_size": 64},
+    "awq": {"hidden_size": 64},
+    "llama": {"hidden_size": 64},
+    "falcon_h1": {"mamba_d_ssm": 1024, "mamba_n_heads": 8, "mamba_d_head": 128},
+    "youtu": {"head_dim": 8, "num_key_value_heads": 8, "v_head_dim": 128},
+}
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def make(family: str) -> Path:
         folder = tmp_path_factory.mktemp(family)
-        return make_checkpoint(family, folder, max_position_embeddings=1024, **SIZES)
+        sizes = {"num_hidden_layers": 3, **SIZES, **SIZES_OF.get(family, {})}
+        if family not in IN_4_BITS:
+            return make_checkpoint(family, folder, max_position_embeddings=1024, **sizes)
+        whole = make_checkpoint("llama", folder / "whole", max_position_embeddings=1024, **sizes)
+        quantize_checkpoint(whole, folder / family, *IN_4_BITS[family])
+        return folder / family
 
     return make
 
 
-def start(folder: Path, size: int, **flags: Any) -> Service:
-    return services.start(folder, device="cpu", tensor_parallel_size=size, **flags)
+def start(folder: Path, shape: Shape, **flags: Any) -> Service:
+    tensor, stages = shape
+    group = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+    return services.start(folder, device="cpu", **group, **flags)
 
 
 async def answers(address: str) -> list[object]:
@@ -66,39 +97,93 @@ def content(generation: Generation) -> object:
 
 
 @pytest.mark.parametrize(
-    ("family", "flags"),
+    ("family", "flags", "shapes"),
     [
-        ("llama", {"dtype": "bfloat16"}),
-        ("llama", {"dtype": "float32"}),
-        ("mixtral", {"dtype": "bfloat16"}),
-        ("qwen3", {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3"}),
-        ("llama", {"dtype": "bfloat16", "quantization": "int8"}),
-        ("llama", {"dtype": "bfloat16", "quantization": "int4"}),
+        ("llama", {"dtype": "bfloat16"}, [SHARED, STAGED, (1, 3), (2, 2)]),
+        ("llama", {"dtype": "float32"}, [SHARED, STAGED, (1, 3), (2, 2)]),
+        ("mixtral", {"dtype": "bfloat16"}, [SHARED, STAGED]),
+        ("qwen3", {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3"}, [SHARED, STAGED]),
+        ("llama", {"dtype": "bfloat16", "quantization": "int8"}, [SHARED, STAGED]),
+        ("llama", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED, STAGED]),
+        ("qwen3_5", {"dtype": "bfloat16", "quantization": "int8"}, [SHARED, STAGED, (2, 2)]),
+        ("falcon_h1", {"dtype": "bfloat16"}, [SHARED, STAGED, (1, 3), (2, 2)]),
+        ("youtu", {"dtype": "bfloat16"}, [SHARED, STAGED]),
+        ("deepseek_v3", {"dtype": "float32"}, [SHARED, STAGED]),
+        ("gemma4", {"dtype": "bfloat16"}, [SHARED, STAGED, (2, 2)]),
+        ("gpt_oss", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED, STAGED]),
+        ("gptq", {"dtype": "bfloat16"}, [SHARED, STAGED]),
+        ("awq", {"dtype": "bfloat16"}, [SHARED, STAGED]),
     ],
-    ids=["bfloat16", "float32", "experts", "8-bit-cache", "int8", "int4"],
+    ids=["bfloat16", "float32", "experts", "8-bit-cache", "int8", "int4", "delta", "mamba", "latents"]
+    + ["deepseek_v3", "gemma4", "gpt_oss", "gptq", "awq"],
 )
-def test_two_ranks_have_the_bits_of_one(
-    family: str, flags: dict[str, Any], checkpoint: Callable[[str], Path]
+def test_ranks_have_the_bits_of_one(
+    family: str, flags: dict[str, Any], shapes: list[Shape], checkpoint: Callable[[str], Path]
 ) -> None:
     """Greedy and sampled, with grammars, beams and log-probabilities of prompts and outputs; in chunks,
-    preempted, and from the prefix cache; and of vectors."""
-    folder = checkpoint(family)
-    found = []
-    for size in (1, 2):
-        with start(folder, size, **flags, **SMALL) as service:
-            assert len(services.processes(service.pid)["worker"]) == size
+    preempted, and from the prefix cache; and of vectors; and when another core has adopted the ranks."""
+    folder, expected = checkpoint(family), None
+    for shape in (ALONE, *shapes):
+        with start(folder, shape, max_deaths=99, **flags, **SMALL) as service:
+            ranks = services.processes(service.pid)["worker"]
+            assert len(ranks) == math.prod(shape)
             for _ in range(2):
-                found.append(asyncio.run(answers(service.address)))
+                found = asyncio.run(answers(service.address))
+                expected = expected or found
+                assert found == expected, shape
             preempted = services.metric(service.facts, "pagewire_core_preemptions_total")
             assert sum(preempted), "the blocks suffice for all"
-    assert found == [found[0]] * 4
+            if shape != ALONE:
+                os.kill(services.processes(service.pid)["engine"][0], signal.SIGKILL)
+                wait_until_it_is_whole(service, len(ranks))
+                assert services.processes(service.pid)["worker"] == ranks
+                assert asyncio.run(answers(service.address)) == expected, shape
 
 
-@pytest.fixture(scope="module")
-def group(checkpoint: Callable[[str], Path]) -> Iterator[Service]:
+@pytest.mark.parametrize("shape", [SHARED, STAGED], ids=["shared", "staged"])
+def test_drafts_of_rank_0_change_no_bit(
+    shape: Shape, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Of texts that repeat themselves, of a tenant's outputs and of grammars; by a draft model, and by a head
+    that reads hidden states of all stages."""
+    folder = checkpoint("llama")
+    head = write_head(tmp_path / "head", folder)
+    with start(folder, ALONE, dtype="bfloat16", **SMALL) as service:
+        expected = asyncio.run(answers(service.address))
+    drafters = "lookup:tokens=4,shared=5000", f"draft:{folder},tokens=3", f"heads:{head},tokens=3"
+    for speculate in drafters:
+        with start(folder, shape, dtype="bfloat16", speculate=speculate, **SMALL) as service:
+            assert [asyncio.run(answers(service.address)) for _ in range(2)] == [expected] * 2
+            assert sum(services.metric(service.facts, "pagewire_core_draft_tokens_total"))
+
+
+def test_adapters_have_the_bits_of_one_rank(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Beside requests without, and when another core has adopted the ranks."""
+    folder = checkpoint("llama")
+    write_adapter(folder, tmp_path / "tuned", merge=False, r=4, target_modules="all-linear", std=0.2)
+    params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True, logprobs=2)
+
+    async def of_both(address: str) -> list[object]:
+        async with AsyncClient(address, model="tuned") as tuned, AsyncClient(address) as plain:
+            calls = [client.generate(prompt, params) for prompt in PROMPTS for client in (tuned, plain)]
+            return [content(each) for each in await asyncio.gather(*calls)]
+
+    found = []
+    for shape in (ALONE, SHARED, STAGED, (2, 2)):
+        with start(folder, shape, dtype="bfloat16", lora_folder=str(tmp_path), max_deaths=99) as service:
+            found.append(asyncio.run(of_both(service.address)))
+            if shape != ALONE:
+                os.kill(services.processes(service.pid)["engine"][0], signal.SIGKILL)
+                wait_until_it_is_whole(service, math.prod(shape))
+                found.append(asyncio.run(of_both(service.address)))
+    assert found[0][0] != found[0][1] and found == [found[0]] * 7
+
+
+@pytest.fixture(scope="module", params=[SHARED, STAGED], ids=["shared", "staged"])
+def group(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Iterator[Service]:
     flags = {"resume_timeout": 2 * services.PATIENCE_S, "max_deaths": 99, "max_restart_pause": 0.0}
     patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
-    with patience, start(checkpoint("llama"), 2, hang_timeout=HANG_TIMEOUT_S, **flags) as service:
+    with patience, start(checkpoint("llama"), request.param, hang_timeout=HANG_TIMEOUT_S, **flags) as service:
         yield service
 
 
@@ -123,12 +208,12 @@ async def stream_all(address: str, disturb: Callable[[], None] | None = None) ->
         return received
 
 
-def wait_until_it_is_whole(group: Service) -> None:
+def wait_until_it_is_whole(group: Service, num_ranks: int = 2) -> None:
     """Waits until a core and its ranks answer, and nothing runs: streams may have ended before their core."""
 
     def is_whole() -> bool:
         found = services.processes(group.pid)
-        return [len(found.get(name, [])) for name in ("engine", "worker")] == [1, 2]
+        return [len(found.get(name, [])) for name in ("engine", "worker")] == [1, num_ranks]
 
     services.wait_until(is_whole)
     with Client(group.address) as client:
@@ -180,7 +265,7 @@ def test_a_core_and_a_rank_are_killed_together(group: Service, expected: list[li
 def test_standbys_fork_all_ranks_of_the_next_group(checkpoint: Callable[[str], Path]) -> None:
     flags = {"no_standby": False, "resume_timeout": 2 * services.PATIENCE_S}
     patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
-    with patience, start(checkpoint("llama"), 2, **flags) as service:
+    with patience, start(checkpoint("llama"), SHARED, **flags) as service:
         services.wait_until(lambda: services.have_standbys(service))
         expected = asyncio.run(stream_all(service.address))
         before = ranks_of(service)

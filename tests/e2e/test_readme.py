@@ -3,50 +3,26 @@ the Dockerfile, the manifests and the program. `make wheel-test` runs them with 
 (scripts/quickstarts.py)."""
 
 import shlex
-import subprocess
 import sys
 import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from pagewire import cli, flags
 from pagewire.checkpoints.paths import hub_name
 from pagewire.local_service import Service
-from scripts.quickstarts import blocks, here, lines
-from tests.e2e import services
-
-ROOT = Path(__file__).parents[2]
-
-
-def parsed(words: list[str]) -> Any:
-    """What our own parser makes of `COMMAND ...`. Raises UsageError."""
-    config = cli.find_command(words[0]).config
-    return flags.parse(config, words[1:], command=words[0], environment={})
-
-
-def at(service: Service) -> tuple[str, str]:
-    """HOST:PORT of gRPC and of HTTP."""
-    return service.address, str(service.facts["openai"]).removesuffix("/v1").removeprefix("http://")
-
-
-def output_of(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=services.PATIENCE_S, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from scripts.quickstarts import blocks, lines
+from tests.e2e.pages import ROOT, output_of, output_of_python, output_of_shell, parsed
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
 def test_python(number: int, demo: Service):
-    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], *at(demo)))
-    assert "Tokyo" in text
+    assert "Tokyo" in output_of_python(blocks("python")[number], demo)
 
 
 def test_curl(demo: Service):
     (line,) = lines("curl")
-    assert "Tokyo" in output_of("bash", "-ec", here(line, *at(demo)))
+    assert "Tokyo" in output_of_shell(line, demo)
 
 
 def test_pip():

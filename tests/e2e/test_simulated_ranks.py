@@ -44,11 +44,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=lambda size: f"{size}-ranks")
+@pytest.fixture(
+    scope="module", params=[(2, 1), (4, 1), (1, 3), (2, 2)], ids=lambda shape: "{}x{}".format(*shape)
+)
 def group(request: pytest.FixtureRequest, folder: Path) -> Iterator[Service]:
-    size = request.param
-    with services.start(folder, tensor_parallel_size=size, max_deaths=99, **FLAGS, **SLOWLY) as service:
-        assert sorted(ranks_of(service)) == [*range(size)]
+    """Ranks that share layers, and stages of these."""
+    tensor, stages = request.param
+    shape = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+    with services.start(folder, max_deaths=99, **shape, **FLAGS, **SLOWLY) as service:
+        assert sorted(ranks_of(service)) == [*range(tensor * stages)]
         yield service
 
 
@@ -79,7 +83,8 @@ def test_what_is_said_of_a_group(group: Service):
     assert group.facts["ranks"] == len(ranks)
     with grpc.insecure_channel(group.address) as channel:
         info = admin_pb2_grpc.AdminServiceStub(channel).GetServerInfo(admin_pb2.GetServerInfoRequest())
-    assert (info.parallelism.tensor, info.config["device"]) == (len(ranks), "simulated")
+    assert info.parallelism.tensor * info.parallelism.pipeline == len(ranks)
+    assert info.config["device"] == "simulated"
     for pid in ranks.values():
         maps = Path(f"/proc/{pid}/maps").read_text()
         assert "numpy" in maps and "torch" not in maps and "llvmlite" not in maps

@@ -36,6 +36,7 @@ def check(result: Generation, seconds: float) -> None:
     parts = timings.preprocess, timings.queue, timings.prefill, timings.decode, timings.preempted
     waits = timings.waits
     causes = waits.queue, waits.rows, waits.blocks, waits.budget, waits.trial, waits.adapter
+    causes += waits.kv_transfer, waits.encoder
     assert min(causes) >= 0 and abs(sum(causes) - timings.queue) < 1e-5
     assert min(parts) >= 0 and abs(sum(parts) - timings.total) < 1e-5
     assert 0 < timings.total <= seconds

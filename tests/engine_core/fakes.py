@@ -8,8 +8,10 @@ begin with the namespace of the request, so that a block that is shared where it
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import prod
 from pathlib import Path
 
 from engine_core.intake.validation import Limits, make_request
@@ -21,6 +23,7 @@ from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
 from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import (
+    MEDIA_KIND_IMAGE,
     POOLING_TYPE_LAST,
     POOLING_TYPE_MEAN,
     AddRequest,
@@ -28,7 +31,7 @@ from pagewire.internal.v1.engine_pb2 import (
     StepOutputs,
     TenantTerms,
 )
-from pagewire.internal.v1.worker_pb2 import AdapterLoaded, RowPromptLogprobs, StepPlan
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded, BlocksRead, ReadBlocks, RowPromptLogprobs, StepPlan
 from pagewire.ipc.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
 from tests.engine_core.fake_beams import expected_beams, fake_offers
@@ -45,6 +48,8 @@ LIMITS = Limits(
     block_size=4,
     has_grammars=True,
     embedding_size=4,
+    media_kinds=frozenset({MEDIA_KIND_IMAGE}),
+    max_item_vectors=64,
 )
 
 
@@ -81,8 +86,20 @@ def adapted(tokens: list[int], digest: bytes, start: int) -> list[int]:
     return [*tokens[:start], hash((tokens[start], digest)), *tokens[start + 1 :]]
 
 
+def add_item(message: AddRequest, positions: Iterable[int], content: bytes = b"image") -> None:
+    """Adds an item of media, of a digest that its content has and no other, at these positions."""
+    digest = blake2b(content, digest_size=32).digest()
+    column = pack_u32(list(positions))
+    message.media.add(
+        kind=MEDIA_KIND_IMAGE, shape=[1, len(digest), 3], data=3 * digest, digest=digest, positions=column
+    )
+
+
 def histories_of(message: AddRequest, tokens: list[int]) -> list[int]:
     """The histories of tokens of a request."""
+    for item in message.media:
+        for number, position in enumerate(unpack_u32(item.positions)):
+            tokens[position] = hash((item.digest, number))
     if message.HasField("adapter"):
         tokens = adapted(tokens, message.adapter.digest, message.adapter.start)
     return histories(namespace(message), tokens)
@@ -269,7 +286,10 @@ class FakeRow:
 
     def histories(self) -> list[int]:
         """See histories()."""
-        tokens, adapter = self.tokens, self.parameters.adapter
+        tokens, adapter = self.tokens.copy(), self.parameters.adapter
+        for item in self.parameters.media:
+            for number, position in enumerate(item.positions):
+                tokens[position] = hash((item.digest, number))
         if adapter is not None:
             tokens = adapted(tokens, adapter.digest, adapter.start)
         return histories(self.namespace, tokens)
@@ -292,6 +312,10 @@ class FakeWorker:
         self.folders: dict[str, tuple[bytes, int]] = {}  # of adapters: name -> digest, bytes
         self.adapters: set[bytes] = set()  # those that it has loaded
         self.max_adapters = 0  # that the rows of a step may have; 0: any number
+        self.vectors: dict[bytes, int] = {}  # of media: digest -> how many
+        self.encoder_capacity = self.encoder_budget = 0  # vectors that it keeps, and encodes in a step
+        self.others: dict[str, FakeWorker] = {}  # by address, whose blocks it can read
+        self.reading: list[BlocksRead] = []  # answers
         self.loaded: list[AdapterLoaded] = []  # answers, which take no time here
         self._results: deque[Result] = deque()
         self._sample_counts: list[int] = []  # of the last plan
@@ -348,6 +372,22 @@ class FakeWorker:
         loaded, self.loaded = self.loaded, []
         return loaded
 
+    def read_blocks(self, order: ReadBlocks) -> None:
+        """See engine_core.core.Worker."""
+        size, source = self.block_size, self.others[order.address]
+        for block, target in zip(unpack_u32(order.blocks), unpack_u32(order.targets), strict=True):
+            for slot in range(size):
+                self.slots[target * size + slot] = source.slots[block * size + slot]
+        self.reading.append(BlocksRead(number=order.number, duration_us=1))
+
+    def stop_reading(self, number: int) -> None:
+        """See engine_core.core.Worker."""
+
+    def take_blocks_read(self) -> list[BlocksRead]:
+        """See engine_core.core.Worker."""
+        read, self.reading = self.reading, []
+        return read
+
     def await_burst(self, inbox: Inbox) -> None:
         """See engine_core.core.Worker."""
 
@@ -378,6 +418,7 @@ class FakeWorker:
             )
         for fork in plan.forks:
             self._fork(fork)
+        self._encode(plan)
         found = (self.rows[row].parameters.adapter for row in plan.rows)
         used = {each.digest for each in found if each is not None and not each.virtual_tokens}
         assert not self.max_adapters or len(used) <= self.max_adapters
@@ -399,6 +440,25 @@ class FakeWorker:
                 assert read == state.histories()
                 self._vectors[entry] = fake_vector(read, pooling)
         return [token for tokens in samples for token in tokens]
+
+    def _encode(self, plan: Plan) -> None:
+        """Forgets, encodes, and has the vectors of all positions that the plan computes."""
+        for digest in plan.forgotten_media:
+            del self.vectors[digest]
+        for item in plan.encode:
+            assert item.digest not in self.vectors, "an item is encoded twice"
+            assert prod(item.shape) == len(item.data)
+            self.vectors[item.digest] = len(item.positions)
+        assert sum(self.vectors.values()) <= self.encoder_capacity
+        encoded = sum(len(item.positions) for item in plan.encode)
+        assert encoded <= self.encoder_budget or len(plan.encode) == 1
+        needed = set[bytes]()
+        for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
+            for item in self.rows[row].parameters.media:
+                if any(start <= position < start + count for position in item.positions):
+                    assert item.digest in self.vectors, "a position is computed without its vector"
+                    needed.add(item.digest)
+        assert needed.issuperset(item.digest for item in plan.encode), "encoded for nothing"
 
     def _fork(self, fork: ForkRow) -> None:
         source = self.rows[fork.source_row]

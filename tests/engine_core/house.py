@@ -1,22 +1,21 @@
 """A core, its worker and its frontends in one process and one thread, for tests of the step loop."""
 
+from math import inf
+
+from google.protobuf.message import Message
+
 from engine_core.adapters.sources import NO_ADAPTERS, AdapterOptions
 from engine_core.context import Identity
 from engine_core.core import EngineCore
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.io.inbox import FrontendGone, Inbox, Received
 from engine_core.io.process_control import Stopped
+from engine_core.kv_transfer.pulls import NO_TRANSFER, TransferOptions
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import (
-    Abort,
-    AddRequest,
     EngineMessage,
     FrontendMessage,
-    FrontendReply,
-    Hello,
     RequestFailed,
-    Utility,
-    WatchCache,
     Welcome,
 )
 from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger
@@ -51,6 +50,10 @@ class House:
         prefix_cache: bool = True,
         bounds: QueueBounds = UNBOUNDED,
         adapters: AdapterOptions = NO_ADAPTERS,
+        transfer: TransferOptions = NO_TRANSFER,
+        drain_timeout: float = 0.0,
+        encoder_budget: int = 0,
+        media_memory: float = inf,
     ) -> None:
         self.inbox = Inbox()
         self.sent: list[tuple[bytes, EngineMessage]] = []
@@ -63,7 +66,9 @@ class House:
             max_num_batched_tokens=budget,
             num_host_blocks=host_blocks,
             prefix_cache=prefix_cache,
+            max_num_encoder_tokens=encoder_budget,
         )
+        self.worker.encoder_capacity, self.worker.encoder_budget = budget, encoder_budget or budget
         self.core = EngineCore(
             Identity(Welcome(epoch=EPOCH), LIMITS),
             self.scheduler,
@@ -74,24 +79,20 @@ class House:
             ahead=ahead,
             bounds=bounds,
             adapters=adapters,
+            transfer=transfer,
+            drain_timeout=drain_timeout,
+            media_memory=media_memory,
         )
         self.ledger = Ledger()
 
-    def put(
-        self,
-        message: AddRequest | Abort | Hello | Utility | WatchCache | FrontendReply,
-        frontend: bytes = b"a",
-    ) -> None:
-        """Delivers a message of a frontend."""
-        fields = {
-            AddRequest: "add_request",
-            Abort: "abort",
-            Hello: "hello",
-            Utility: "utility",
-            WatchCache: "watch_cache",
-            FrontendReply: "frontend_reply",
-        }
-        wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
+    def put(self, message: Message, frontend: bytes = b"a") -> None:
+        """Delivers a message of a frontend, or of another core: one of the kinds of FrontendMessage."""
+        (kind,) = [
+            field.name
+            for field in FrontendMessage.DESCRIPTOR.fields
+            if field.message_type is message.DESCRIPTOR
+        ]
+        wrapped = FrontendMessage(**{kind: message})  # type: ignore[arg-type]
         self.inbox.put(Received(frontend, wrapped, self.now))
 
     def lose(self, frontend: bytes) -> None:

@@ -267,17 +267,18 @@ def test_a_worker_that_is_killed_while_it_loads(folder: Path, monkeypatch: pytes
 
 
 def test_an_unsupported_flag_is_refused_before_anything_starts(folder: Path) -> None:
-    engine = Engine(folder, pipeline_parallel_size=2)
-    assert "--pipeline-parallel-size" in str(engine.wait_for("failed")["why"])
+    engine = Engine(folder, hang_timeout=0.1)
+    assert "--hang-timeout" in str(engine.wait_for("failed")["why"])
     assert engine.wait() == 1
     engine.close()
 
 
 def test_a_worker_of_two_ranks_serves(folder: Path, context: Context) -> None:
-    engine = Engine(folder, tensor_parallel_size=2)
+    engine = Engine(folder, pipeline_parallel_size=2)
     engine.wait_for("ready")
     with FakeFrontend(context, engine.address) as frontend:
-        assert frontend.hello().welcome.parallelism.tensor == 2
+        parallelism = frontend.hello().welcome.parallelism
+        assert (parallelism.tensor, parallelism.pipeline) == (1, 2)
         message, ledger = add_request(1, max_tokens=5), Ledger()
         frontend.send(add_request=message)
         reason = follow(frontend, ledger, 1)

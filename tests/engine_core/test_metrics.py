@@ -7,7 +7,7 @@ from engine_core.metrics import READINGS, VLLM_READINGS, Parts
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.telemetry.figures import MOST_NAMES, OTHERS
 from tests.engine_core.adapters.test_memory import Adapters
-from tests.engine_core.fakes import add_request
+from tests.engine_core.fakes import add_item, add_request
 from tests.engine_core.house import House
 
 
@@ -39,6 +39,21 @@ def test_readings_of_a_core_with_requests() -> None:
     assert values["core_bad_frames_total"] == {"frontends": 3, "workers": 1}
     assert (values["core_backlog_bytes"], values["core_largest_backlog_bytes"]) == (40, 30)
     assert (values["worker_kv_cache_bytes"], values["worker_threads"]) == (5000, 4)
+    house.inbox.close()
+
+
+def test_readings_of_media() -> None:
+    house = House(budget=12)
+    for handle in (1, 2):
+        message = add_request(handle, 20, max_tokens=5, ignore_eos=True)
+        add_item(message, range(4, 14))
+        house.put(message)
+    house.step(2)
+    values = read(house)
+    assert (values["core_encoded_items_total"], values["core_encoded_vectors_total"]) == (1, 10)
+    assert values["core_encoder_cache_hits_total"] == 1
+    assert values["core_encoder_cache_vectors"] == {"used": 10, "free": 2}
+    assert values["core_media_bytes"] == 96
     house.inbox.close()
 
 

@@ -34,10 +34,12 @@ from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fake_states import StatefulFakeWorker
 from tests.engine_core.fakes import (
     EOS,
+    LIMITS,
     VOCAB,
     FakeWorker,
     Ledger,
     adapter_digest,
+    add_item,
     add_request,
     expected_output,
     fake_token,
@@ -48,6 +50,7 @@ from tests.engine_core.fakes import (
 from tests.logprob_columns import listed, top
 
 LOGPROBS = st.sampled_from([None, None, None, top(0), top(2), listed(5, 3, 9)])
+ONE_IN_THREE = st.sampled_from([False, False, True])
 ONE_IN_FIVE = st.sampled_from([False, False, False, False, True])
 
 
@@ -73,6 +76,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         burst=st.sampled_from([0, 0, 3, 9]),
         max_adapters=st.sampled_from([0, 1, 2]),
         turn=st.sampled_from([1, 3, 256]),
+        encoder_cache=st.sampled_from([6, 8, 30]),
+        encoder_budget=st.sampled_from([1, 6, 30]),
     )
     def start(
         self,
@@ -91,6 +96,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         burst: int,
         max_adapters: int,
         turn: int,
+        encoder_cache: int,
+        encoder_budget: int,
     ) -> None:
         if state_checkpoints:  # then the worker has no swap space
             num_host_blocks = 0
@@ -108,6 +115,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             burst_seconds=burst / 1000,
             max_adapters_per_step=max_adapters,
             adapter_turn=turn,
+            encoder_cache_tokens=encoder_cache,
+            max_num_encoder_tokens=encoder_budget,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -117,6 +126,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             num_blocks=num_blocks,
             block_size=block_size,
             embedding_size=4,
+            media_kinds=LIMITS.media_kinds,
+            max_item_vectors=encoder_cache,
         )
         self.ahead = ahead
         if state_checkpoints:
@@ -124,6 +135,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         else:
             self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
         self.worker.num_drafts, self.worker.step_us = num_drafts, 1000
+        self.worker.encoder_capacity, self.worker.encoder_budget = encoder_cache, encoder_budget
         self.worker.max_adapters, self.worker.adapters = (
             max_adapters,
             {adapter_digest(name) for name in "abc"},
@@ -180,6 +192,9 @@ class SchedulerWalk(RuleBasedStateMachine):
             self.search(data, message)
         elif not delivered and data.draw(ONE_IN_FIVE, "pools"):
             self.pool(data, message)
+        bare = not (message.HasField("prompt_logprobs") or message.HasField("pooling"))
+        if bare and data.draw(ONE_IN_THREE, "media"):
+            self.add_media(data, message)
         frontend = data.draw(st.sampled_from([b"a", b"b"]), "frontend")
         for index, output in delivered.items():
             self.ledger.tokens[self.handle, index] = output.copy()
@@ -218,6 +233,18 @@ class SchedulerWalk(RuleBasedStateMachine):
         message.sampling.n = message.stopping.max_tokens = 1
         message.stopping.min_tokens = 0
         message.pooling.type = data.draw(st.sampled_from([POOLING_TYPE_LAST, POOLING_TYPE_MEAN]), "pooling")
+
+    def add_media(self, data: st.DataObject, message: AddRequest) -> None:
+        """Puts a few items into its prompt, of which others have some too, with tokens between vectors."""
+        length, position = len(message.prompt_token_ids) // 4, 0
+        for _ in range(data.draw(st.integers(1, 4), "items")):
+            position += data.draw(st.sampled_from([0, 0, 1, 5]), "gap")
+            number = data.draw(st.integers(0, 3), "item")
+            step, size = (2, 3) if number == 3 else (1, (1, 4, 6)[number])
+            if (end := position + step * size) > length:
+                return
+            add_item(message, range(position, end, step), bytes([number]))
+            position = end
 
     def draw_prompt(self, data: st.DataObject) -> list[int]:
         """Tokens that many prompts begin with, or a prompt with its output so far; then some of its own."""

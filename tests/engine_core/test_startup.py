@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from engine_core.errors import Refused
 from engine_core.io.remote_ranks import RemoteRanks
+from engine_core.kv_transfer.peers import PeerSockets
 from engine_core.queue.base import FirstComeQueue
 from engine_core.queue.fair import FairQueue
 from engine_core.startup import (
@@ -17,12 +19,19 @@ from engine_core.startup import (
     make_identity,
     make_scheduler,
     remote_ranks,
+    transfer_options,
     worker_arguments,
 )
 from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, ModelFacts, Pooling
+from pagewire.internal.v1.engine_pb2 import (
+    CORE_ROLE_PREFILL,
+    MEDIA_KIND_IMAGE,
+    POOLING_TYPE_LAST,
+    ModelFacts,
+    Pooling,
+)
 from pagewire.internal.v1.worker_pb2 import Ready
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 
@@ -40,7 +49,7 @@ def test_the_default_is_valid() -> None:
     ("change", "flag"),
     [
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size"),
-        ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size"),
+        ({"pipeline_parallel_size": 0}, "--pipeline-parallel-size"),
         ({"swap_space": -1.0}, "--swap-space"),
         ({"swap_space": float("nan")}, "--swap-space"),
         ({"block_size": 0}, "--block-size"),
@@ -56,6 +65,15 @@ def test_the_default_is_valid() -> None:
         ({"output_token_weight": 0.0}, "--output-token-weight"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
         ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization"),
+        ({"role": "prefill"}, "--role prefill without --prefix-cache-key"),
+        ({"role": "decode", "prefix_cache_key": "f", "record": "f"}, "--role decode with --record"),
+        ({"role": "decode", "prefix_cache_key": "f", "device": "cuda"}, "with --device cuda"),
+        ({"role": "decode", "prefix_cache_key": "f", "tensor_parallel_size": 2}, "--tensor-parallel-size"),
+        (
+            {"role": "decode", "prefix_cache_key": "f", "pipeline_parallel_size": 2},
+            "--pipeline-parallel-size",
+        ),
+        ({"role": "decode", "no_prefix_cache": True}, "--role decode with --no-prefix-cache"),
     ],
 )
 def test_refused_by_name(change: dict[str, Any], flag: str) -> None:
@@ -151,11 +169,43 @@ def test_what_ranks_on_several_hosts_do_not_go_with(change: dict[str, Any], flag
     assert flag in error.value.why and error.value.todo
 
 
+def test_a_role_needs_a_worker_that_copies_blocks() -> None:
+    config, facts = EngineConfig(role="prefill"), ready()
+    with zmq.Context() as context:
+        peers = PeerSockets(context)
+        with pytest.raises(StartupError) as refused:
+            transfer_options(config, facts, peers)
+        assert "--role prefill: the worker of" in refused.value.why
+        facts.transfer_address = "127.0.0.1:1"
+        assert transfer_options(config, facts, peers).address == facts.transfer_address
+    assert make_identity(config, facts, 1).welcome.role == CORE_ROLE_PREFILL
+
+
 def test_the_context_is_capped_by_the_pool() -> None:
     identity = make_identity(EngineConfig(block_size=16), ready(num_blocks=10), 5)
     assert identity.limits.max_model_len == 160 == identity.welcome.model.max_model_len
     identity = make_identity(EngineConfig(block_size=16), ready(num_blocks=99), 5)
     assert identity.limits.max_model_len == 512
+
+
+@pytest.mark.parametrize(
+    ("flags", "largest", "cache", "budget"),
+    [
+        ({}, 0, 2048, 2048),
+        ({}, 4096, 4096, 2048),
+        ({"max_num_batched_tokens": 512}, 576, 576, 512),
+        ({"encoder_cache_tokens": 100, "max_num_encoder_tokens": 9}, 576, 100, 9),
+    ],
+)
+def test_the_encoder_has_room_for_a_step_or_the_largest_image(
+    flags: dict[str, Any], largest: int, cache: int, budget: int
+) -> None:
+    config, facts = EngineConfig(**flags), ready()
+    facts.max_item_vectors = largest
+    facts.model.media_kinds.append(MEDIA_KIND_IMAGE)
+    encoder, limits = make_scheduler(config, facts).encoder, make_identity(config, facts, 1).limits
+    assert (encoder.capacity, encoder.budget) == (cache, budget)
+    assert (limits.max_item_vectors, limits.media_kinds) == (cache, {MEDIA_KIND_IMAGE})
 
 
 @pytest.mark.parametrize("facts", [ready(num_blocks=0), ready(max_model_len=1)])

@@ -47,6 +47,8 @@ class World:
         max_adapters: int = 0,
         adapter_turn: int = TURN,
         whole_prompts: bool = False,
+        encoder_cache: int = 0,
+        encoder_budget: int = 0,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -69,17 +71,26 @@ class World:
             max_adapters_per_step=max_adapters,
             adapter_turn=adapter_turn,
             whole_prompts=whole_prompts,
+            encoder_cache_tokens=encoder_cache,
+            max_num_encoder_tokens=encoder_budget,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0
         self.worker.step_us, self.worker.max_adapters = 1000, max_adapters
+        self.worker.encoder_capacity, self.worker.encoder_budget = (
+            encoder_cache or budget,
+            encoder_budget or budget,
+        )
         self.ledger = Ledger()
         self.messages: dict[int, AddRequest] = {}
 
     def add(
         self, handle: int = 1, prompt: int | list[int] = 5, arrival: float = 0.0, **options: object
     ) -> Request:
-        message = add_request(handle, prompt, **options)  # type: ignore[arg-type]
+        return self.take(add_request(handle, prompt, **options), arrival)  # type: ignore[arg-type]
+
+    def take(self, message: AddRequest, arrival: float = 0.0) -> Request:
+        handle = message.handle
         num_rows = self.scheduler.num_rows
         limits = dataclasses.replace(LIMITS, max_num_seqs=num_rows, input_embedding_size=4)
         self.messages[handle] = message

@@ -182,6 +182,11 @@ def say(*pieces: Sequence[int], finish: int = generation_pb2.FINISH_REASON_MAX_T
     ]
 
 
+def _digests(table: engine_pb2.AdapterTable) -> list[bytes]:
+    held = table.held_digests
+    return [held[start : start + 32] for start in range(0, len(held), 32)]
+
+
 @dataclass
 class _Request:
     message: engine_pb2.AddRequest
@@ -202,6 +207,9 @@ class FakeEngine:
         self.answers: dict[str, engine_pb2.UtilityResult] = {}  # to calls of these kinds
         self.asked: list[engine_pb2.Utility] = []  # of these kinds
         self.silent = False  # answers nothing, as if it were loading
+        self.transfer_namespace = b""
+        self.role = engine_pb2.CORE_ROLE_UNSPECIFIED
+        self._adapters = engine_pb2.AdapterTable()  # as each Welcome has them: a frontend may greet twice
         self.requests: asyncio.Queue[engine_pb2.AddRequest] = asyncio.Queue()
         self.aborts: asyncio.Queue[engine_pb2.Abort] = asyncio.Queue()
         self.watches: asyncio.Queue[engine_pb2.WatchCache] = asyncio.Queue()
@@ -218,6 +226,7 @@ class FakeEngine:
 
     async def start(self) -> None:
         """Binds. It can be done again after stop()."""
+        self._adapters.Clear()
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router)
         self._router.bind(self.address)
@@ -242,6 +251,17 @@ class FakeEngine:
         """Any message, to the frontend that spoke last."""
         assert self._router is not None
         await self._router.send_multipart([self._frontend, pack(message) if raw is None else raw])
+
+    async def tell_adapters(self, table: engine_pb2.AdapterTable) -> None:
+        """What has adapters[] or held_digests, or what has changed of them, but for `unnamed`."""
+        table.epoch, known = self.epoch, self._adapters
+        if not table.is_change:
+            known.Clear()
+        known.adapters.extend(table.adapters)
+        held = {*_digests(known), *_digests(table)}
+        dropped = engine_pb2.AdapterTable(held_digests=table.dropped_digests)
+        known.held_digests = b"".join(held - {*_digests(dropped)})
+        await self.send(engine_pb2.EngineMessage(adapters=table))
 
     async def output(self, handle: int, *outputs: Output, queue_us: int | None = None) -> None:
         """One step's output for one request."""
@@ -363,6 +383,9 @@ class FakeEngine:
             parallelism=admin_pb2.Parallelism(tensor=1, pipeline=1, data=1, expert=1),
             max_priority=1000,
             eos_origins=["config.json, tokenizer_config.json"],
+            transfer_namespace=self.transfer_namespace,
+            role=self.role,
+            adapters=self._adapters,
         )
         return engine_pb2.EngineMessage(welcome=welcome)
 

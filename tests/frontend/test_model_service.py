@@ -3,8 +3,12 @@
 import grpc
 import pytest
 
-from pagewire.v1 import model_pb2
-from tests.frontend.fakes import details_of, run_service
+from frontend.model.info import ModelInfo
+from frontend.rpc.grpc_server import MAX_SEND_BYTES
+from pagewire.internal.v1 import engine_pb2
+from pagewire.limits import MAX_ADAPTERS
+from pagewire.v1 import model_pb2, model_pb2_grpc
+from tests.frontend.fakes import details_of, run_service, until
 
 
 async def test_the_model(checkpoint, model):
@@ -42,3 +46,25 @@ async def test_the_model_is_unknown_before_the_engine(checkpoint, model):
         await service.frontend.wait_until_serving()
         await service.engine.stop()
         assert (await service.models.ListModels(request)).models[0].vocab_size == 512
+
+
+async def test_as_many_adapters_as_an_engine_names(checkpoint, model, monkeypatch):
+    """They fit into an answer, and share one description of their base."""
+    described, describe = [], ModelInfo.describe
+    monkeypatch.setattr(ModelInfo, "describe", lambda *of: described.append(of) or describe(*of))
+    modules = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
+    names = [f"{number:0128}" for number in range(MAX_ADAPTERS)]
+    named = [engine_pb2.NamedAdapter(name=name, digest=bytes(32), modules=modules) for name in names]
+    table = engine_pb2.AdapterTable(epoch=1, adapters=named)
+    options = [("grpc.max_receive_message_length", MAX_SEND_BYTES)]
+    async with run_service(checkpoint, model=model) as service:
+        service.engine.answers["list_adapters"] = engine_pb2.UtilityResult(adapters=table)
+        await service.engine.tell_adapters(table)
+        await until(lambda: bool(service.frontend.parts.engine.adapters._named))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options) as channel:
+            models = model_pb2_grpc.ModelServiceStub(channel)
+            base, *found = (await models.ListModels(model_pb2.ListModelsRequest())).models
+            listed = (await models.ListAdapters(model_pb2.ListAdaptersRequest())).adapters
+    assert [each.name for each in found] == [each.name for each in listed] == names
+    assert {each.base for each in found} == {base.name} and found[0].vocab_size == base.vocab_size
+    assert len(described) == 1

@@ -109,6 +109,42 @@ async def test_requests_go_where_there_is_least_to_do():
         assert [len(core.in_flight) for core in made.client.cores] == [5, 5]
 
 
+async def test_requests_go_where_their_adapter_is_loaded():
+    """As the engines say. One that starts again holds none."""
+    digests = [b"%032d" % number for number in range(16)]
+    async with house() as made:
+
+        def chosen() -> list[int]:
+            ranks = []
+            for digest in digests:
+                handle = made.submit(FakeSink(), Routing(adapter=digest))
+                ranks += [core.rank for core in made.client.cores if handle in core.in_flight]
+                made.client.release(handle)
+            return ranks
+
+        async def says(rank: int, **change: bytes) -> None:
+            table = engine_pb2.AdapterTable(is_change=True, **change)
+            before = set(made.client.cores[rank].held_adapters)
+            await made.engines[rank].tell_adapters(table)
+            while made.client.cores[rank].held_adapters == before:
+                await asyncio.sleep(0)
+
+        hashed = chosen()
+        assert {*hashed} == {0, 1}
+        for rank in (0, 1):
+            await says(rank, held_digests=b"".join(digests))
+            assert chosen()[1:] == [rank] * 15
+            await says(rank, dropped_digests=b"".join(digests[1:]))
+        assert chosen() == hashed, "both have the first one, and none the others"
+        await says(0, dropped_digests=digests[0])
+        assert chosen() == [1, *hashed[1:]]
+        await made.stop(1)
+        made.engines[1].epoch += 10
+        await made.engines[1].start()
+        await made.all_serve()
+        assert not made.client.cores[1].held_adapters and chosen() == hashed
+
+
 async def test_what_other_frontends_have_there_counts(monkeypatch):
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
     monkeypatch.setattr(engine_client, "SILENCE", inf)

@@ -26,6 +26,7 @@ from frontend.engine.connection import dispatch
 from frontend.engine.core import Core, JournalEntry
 from frontend.engine.logprobs import Scores
 from frontend.errors import ProtocolError, Unauthenticated
+from frontend.media.decode import ImageProblem, decode, open_image
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
@@ -47,6 +48,8 @@ from tests.engine_core.fakes import LIMITS, add_request
 from tests.frontend.answers.transcripts import TRANSCRIPTS, bound
 from tests.frontend.answers.transcripts import read as read_answer
 from tests.frontend.fakes import END, SPECIAL, USER, byte_level_tokenizer
+from tests.frontend.media.pictures import file_of, picture
+from tests.hostile.image_files import exif_loop, gif_of_many_frames
 from tests.hostile.messages import damage
 from tests.logprob_columns import pack_f32
 from tests.worker.test_main import one_step
@@ -305,12 +308,25 @@ def gguf_file(data: bytes) -> None:
         assert str(error).isprintable()
 
 
+def images(data: bytes) -> None:
+    """The file of an image in a prompt; large ones, which take long, up to their headers."""
+    try:
+        image = open_image(data)
+        if image.width * image.height > 1 << 20:
+            return
+        pixels = decode(image)
+    except ImageProblem as error:
+        assert str(error).isprintable()
+        return
+    assert pixels.mode == "RGB" and len(pixels.tobytes()) == 3 * pixels.width * pixels.height
+
+
 Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
         *(requests, results, plans, numbers, outputs, scores, stops, text, answers, conversations),
-        *(http, tokens, keys, configuration, weights, gguf_file),
+        *(http, tokens, keys, configuration, weights, gguf_file, images),
     )
 }
 _ENTRY = "sha256: " + "ab" * 32 + "\n    tenant: alice\n    weight: 2\n    expires: 2027-01-31\n"
@@ -386,6 +402,12 @@ SEEDS: dict[str, list[bytes]] = {
     "configuration": [_CONFIG],
     "weights": [_HEADER],
     "gguf_file": [_gguf_seed()],
+    "images": [
+        *(file_of(picture(9, 7), kind) for kind in ("PNG", "JPEG", "WEBP")),
+        *(file_of(picture(9, 7, "P"), kind) for kind in ("PNG", "GIF")),
+        exif_loop(),
+        gif_of_many_frames(3),
+    ],
 }
 """What is right, for each of them: to be changed."""
 

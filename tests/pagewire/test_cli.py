@@ -145,6 +145,18 @@ def test_generate_reads_standard_input(service):
     assert service.requests[0].prompt.text == "from a pipe"
 
 
+def test_generate_sends_images(service, tmp_path):
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_text(name)
+    images = [f"--image={tmp_path / name}" for name in ("a.png", "b.png")]
+    run = pagewire("generate", "<image><image>hi", *images, "--address", service.address)
+    assert run.returncode == 0, run.stderr
+    prompt = service.requests[0].prompt
+    assert prompt.text == "<image><image>hi" and [each.data for each in prompt.media] == [b"a.png", b"b.png"]
+    run = pagewire("generate", "<image>", "--image=nothing.png", "--address", service.address)
+    assert run.returncode == 2 and "--image nothing.png: No such file" in run.stderr
+
+
 def test_chat_keeps_the_conversation(service):
     run = pagewire("chat", "--system=be brief", "--address", service.address, stdin="one\ntwo\n")
     assert run.returncode == 0, run.stderr

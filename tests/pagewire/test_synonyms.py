@@ -116,7 +116,7 @@ def test_every_counterpart_is_told(name: str):
 def test_every_synonym_is_taken(name: str):
     target, sign, value = RENAMED[name].partition("=")
     field = next(each for each in flags_of(ServeConfig).values() if target in (each.option, each.negative))
-    choices = {"log_level": "debug", "quantization": "int8", "pooling_type": "last"}
+    choices = {"log_level": "debug", "quantization": "int8", "pooling_type": "last", "launcher": "ray"}
     numbers = {int: str(min(2000, int(field.at_most or 2000))), float: "0.5"}
     given = choices.get(field.name) or numbers.get(field.kind, "a-word")
     arguments = [name] if sign or field.kind is bool else [name, given]

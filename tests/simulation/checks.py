@@ -64,7 +64,7 @@ class Checks:
         start = invocation_start(job.prompt, job.adapters[digest])
         assert (applied.start if applied.HasField("start") else None) == start, f"{self._name}: wrong start"
         if digest != self._digest:
-            adds = adapted(job.prompt, digest, job.adapters[digest])
+            adds = job.seen + adapted(job.prompt, digest, job.adapters[digest])
             self._expected = expect_all(job.request, job.prompt, job.max_model_len, adds)
             self._sampled = expect_sampled(job.request, job.prompt, job.max_model_len, adds)
         self._digest, self._is_named = digest, True

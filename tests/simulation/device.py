@@ -19,6 +19,7 @@ from pagewire_simulated.platform import SimulatedPlatform
 from tests.simulation.adapters import Adapters
 from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
+from tests.simulation.moves import VirtualTransfer
 from tests.simulation.poison import Poisons
 from tests.simulation.ranks import VirtualRanks
 from tests.simulation.workload import Workload
@@ -78,6 +79,7 @@ class Device:
         )
         self.ranks: VirtualRanks | None = None
         """Those of a group that this is one of."""
+        self.transfer: VirtualTransfer | None = None
         self.dies = False  # in the step that comes next
         self._is_struck = False  # by a step that was launched
         self._loading: list[Future[worker_pb2.AdapterLoaded]] = []
@@ -88,6 +90,7 @@ class Device:
         if self.ranks is not None:
             self.ranks.compute(plan.step)
         self._executor.launch(plan, lambda: is_interrupted() or self._interrupts())
+        self._check_encoder(plan)
         self.memory.execute(plan)
         work = zip(*(unpack_u32(column) for column in (plan.rows, plan.starts, plan.counts)), strict=True)
         self.trace("worker", "launches", plan.step, "rows", *work)
@@ -98,6 +101,12 @@ class Device:
             self._is_struck, now = True, self._loop.time()
             left = self._executor.backend.seconds_until(self._executor.backend._busy_until)
             self._strike(now + left * self._random.random(), "" if self.dies else victim)
+
+    def _check_encoder(self, plan: worker_pb2.StepPlan) -> None:
+        images, config = self._executor.backend.images, self._workload.config
+        room, budget = config.encoder_cache_tokens, config.max_num_encoder_tokens
+        assert sum(images.kept.values()) <= room or self._workload.images is None, "too many vectors are kept"
+        assert images.num_encoded <= budget or len(plan.encode) <= 1, "too many vectors in a step"
 
     def _interrupts(self) -> bool:
         """Whether a burst ends here; with other ranks, they agree on that."""
@@ -110,6 +119,7 @@ class Device:
     def finish(self) -> worker_pb2.StepResult:
         """See StepRunner."""
         result = self._executor.finish()
+        self.memory.finished()
         if self._workload.settings.nan_rate and self._random.random() < self._workload.settings.nan_rate:
             self._break_one_token(result)
         return result
@@ -159,6 +169,10 @@ class Device:
 
     def abandon(self) -> None:
         """See StepRunner."""
+        if self.transfer is not None:
+            self.transfer.stop_all()
+        while self._executor._pending:
+            self.finish()
         self._executor.abandon()
         assert not self._executor.rows.num_tokens.any(), "a row outlives its core"
         self._poisons.abandon()

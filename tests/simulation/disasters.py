@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from random import Random
+from typing import Any
 
+from pagewire.ipc.columns import unpack_u32
 from tests.simulation.adapters import FATAL, FIXED, AdapterChange
 from tests.simulation.draw import draw
+from tests.simulation.moves import Moving, Strike
 from tests.simulation.poison import Poison
 from tests.simulation.requests import RequestWriter, log_uniform
-from tests.simulation.workload import STEP_S, Storm, Workload
+from tests.simulation.workload import CACHE_KEY, STEP_S, Fault, Storm, Workload, checkpoint
 
 
 def draw_poison(seed: int) -> Workload:
@@ -99,6 +103,33 @@ def draw_with_adapters(seed: int) -> Workload:
     return workload
 
 
+def draw_with_images(seed: int) -> Workload:
+    """Requests with images, many of them with the same ones, beside an encoder's cache and budget that have
+    room for few. In a third of the seeds one core after another ends, in another third an image kills the
+    worker; in some workers are groups of two ranks."""
+    is_group = seed % 5 == 4 and seed % 3 != 1  # deaths are counted by worker
+    has_adapters = seed % 4 == 0 and not is_group
+    workload = draw(seed, breaks=seed % 3 > 0, has_adapters=has_adapters, has_images=True)
+    if is_group:
+        workload.config = replace(workload.config, tensor_parallel_size=2, speculate="")
+    if seed % 3 == 0:
+        return _succeed(workload)
+    if seed % 3 == 1:
+        _poison_an_image(workload, Random(f"images that kill {seed}"))
+    return workload
+
+
+def _poison_an_image(workload: Workload, random: Random) -> None:
+    """Has the worker die in the step that encodes an image of some request."""
+    assert workload.images is not None
+    found = {job.number: workload.images.of_request(job.request.sampling.seed) for job in workload.jobs}
+    if seeing := [number for number, items in found.items() if items]:
+        number = random.choice(seeing)
+        position = unpack_u32(random.choice(found[number]).positions)[0]
+        poison = Poison(position=position, probability=random.choice([1.0, 0.5]), victim="worker")
+        workload.jobs[number] = replace(workload.jobs[number], poison=poison)
+
+
 def _swap_under_streams(workload: Workload, random: Random) -> None:
     adapters, step = workload.adapters, workload.settings.slow_factor * STEP_S
     assert adapters is not None
@@ -138,6 +169,52 @@ def _poison(workload: Workload, random: Random, count: int, probability: float) 
         workload.jobs[job.number] = replace(job, poison=poison)
 
 
+def draw_moves(seed: int) -> Workload:
+    """Cores are told to end, so that their requests go on at others, which copy their blocks. In the midst of
+    copies reader, holder, their workers or all are killed or told to end, the link falls silent, and
+    the cache is emptied. In half of the seeds blocks are short."""
+    draws = (draw(seed + 1_000_003 * attempt, breaks=seed % 4 == 0) for attempt in count())
+    workload = next(one for one in draws if one.settings.slow_factor * STEP_S > 2e-3)  # cores sleep for 5 ms
+    random, step = Random(f"moves {seed}"), workload.settings.slow_factor * STEP_S
+    costs = random.choice([(0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (1.0, 0.5), None])
+    num_engines = max(workload.settings.num_engines, 2)
+    changes: dict[str, Any] = {"num_engines": num_engines, "has_states": False, "swap_costs": costs}
+    workload.settings = replace(workload.settings, **changes)
+    size = min(workload.config.block_size, random.choice([1, 2]))  # prompts are short
+    workload.config = replace(
+        workload.config,
+        block_size=size,
+        num_blocks=workload.config.num_blocks * workload.config.block_size // size,
+        drain_timeout=random.choice([30 * step, 1.0, 10.0]),
+        prefix_cache_key=str(checkpoint() / CACHE_KEY),
+        no_prefix_cache=False,
+        state_checkpoints=0,
+        record="",
+        record_tokens=False,
+    )
+    if random.random() < 0.6:
+        workload.faults.clear()
+    for job in random.sample(workload.jobs, min(len(workload.jobs), random.choice([2, 4, 6]))):
+        at = job.at + step * random.choice([1.0, 10.0, 30.0]) * random.random()
+        workload.faults.append(Fault(at, "drain", random.randrange(num_engines)))
+    victims = ["reader", "holder", "both", "reader's worker", "holder's worker", "workers", "link", "link"]
+    strikes = [
+        Strike(
+            random.randrange(1, 40),
+            random.choice([*victims, "reset", "drain", "reader drains"]),
+            step * random.choice([0.0, 0.0, 0.1, 1.0, 10.0]) * random.random(),
+        )
+        for _ in range(random.choice([0, 0, 1, 2, 3]))
+    ]
+    block_s = random.choice([0.01 * step, step, step, 0.3])
+    moving = Moving(block_s, tuple(strikes), share_prefixes=random.random() < 0.7)
+    if random.random() < 0.4:
+        others = random.choices(["decode", "both", "prefill"], weights=[4, 1, 1], k=num_engines - 1)
+        moving = replace(moving, roles=("prefill", *others))
+    workload.moving = moving
+    return workload
+
+
 KINDS: dict[str, Callable[[int], Workload]] = {
     "plain": draw,
     "poison": draw_poison,
@@ -148,5 +225,7 @@ KINDS: dict[str, Callable[[int], Workload]] = {
     "succession": draw_succession,
     "states": draw_states,
     "adapters": draw_with_adapters,
+    "images": draw_with_images,
     "groups": draw_groups,
+    "moves": draw_moves,
 }

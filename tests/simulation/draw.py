@@ -5,11 +5,14 @@ from random import Random
 
 from pagewire.config import EngineConfig
 from tests.simulation.adapters import draw_adapters
+from tests.simulation.images import draw_images
 from tests.simulation.requests import RequestWriter, log_uniform
 from tests.simulation.workload import KV_BYTES, STEP_S, Fault, Settings, Workload, checkpoint
 
 
-def draw(seed: int, *, breaks: bool = True, has_adapters: bool | None = None) -> Workload:
+def draw(
+    seed: int, *, breaks: bool = True, has_adapters: bool | None = None, has_images: bool = False
+) -> Workload:
     """The same for the same seed, in every process. breaks: see RequestWriter. has_adapters: None: as
     drawn."""
     random = Random(f"workload {seed}")
@@ -37,6 +40,11 @@ def draw(seed: int, *, breaks: bool = True, has_adapters: bool | None = None) ->
     if Random(f"has adapters {seed}").random() < 0.2 if has_adapters is None else has_adapters:
         workload.adapters = draw_adapters(seed, step, settings.num_frontends)
         workload.config = replace(config, max_loras=Random(f"slots {seed}").choice([1, 1, 2, 0]))
+    if has_images:
+        workload.images = draw_images(seed)
+        workload.config = replace(
+            workload.config, model=str(checkpoint(seeing=True)), **workload.images.settings
+        )
     writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))

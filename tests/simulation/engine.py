@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
@@ -11,11 +12,12 @@ from typing import Any, TypeVar, cast
 from engine_core.adapters.sources import NO_ADAPTERS
 from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
-from engine_core.io.inbox import Inbox, Received
+from engine_core.io.inbox import DrainRequested, Inbox, Received
 from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.kv_cache.hash_key import hash_secret
+from engine_core.kv_transfer.pulls import NO_TRANSFER
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
@@ -26,6 +28,7 @@ from engine_core.startup import (
     make_identity,
     make_scheduler,
     pinned_adapters,
+    transfer_options,
 )
 from engine_core.worker_supply import Process, WorkerSupply
 from pagewire.host.spawn import Heartbeat, KeptWorkers
@@ -33,6 +36,7 @@ from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.host import Host, SimulatedStatus
 from tests.simulation.machine import Killed, Machine
+from tests.simulation.moves import Moves, SimulatedPeers
 from tests.simulation.network import Network
 from tests.simulation.poison import Poisons
 from tests.simulation.recorded import RecordedLife
@@ -121,20 +125,28 @@ class Engine:
     """Starts a core, which starts a worker or adopts one, steps, dies, starts again."""
 
     def __init__(
-        self, machine: Machine, network: Network, workload: Workload, random: Random, place: int
+        self,
+        machine: Machine,
+        network: Network,
+        workload: Workload,
+        random: Random,
+        place: int,
+        moves: Moves | None = None,
     ) -> None:
-        """place: among several."""
+        """place: among several. moves: how blocks get from one to another; None: they do not."""
         self.core: CheckedCore | None = None
         self.ready_at = 0.0  # of the life of now, or the last one
         self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
         self.most_preemptions = 0
         self.num_adoptions = self.num_adopted_blocks = self.num_adopted_states = 0
-        self._name = f"core-{place}"
+        self._name, self._place, self._moves = f"core-{place}", place, moves
+        self.pulls: Counter[str] = Counter()  # by outcome, over all lives
         self._machine, self._network = machine.processor(self._run), network
         self._workload, self._random = workload, random
         self._fate = Random(f"succession {workload.seed} {place}")
         self._host = Host(
-            machine, self._machine, workload, Random(f"host {workload.seed} {place}"), self._poisons
+            *(machine, self._machine, workload, Random(f"host {workload.seed} {place}"), self._poisons),
+            *(place, moves),
         )
         self._status = SimulatedStatus(self._host)
         self._recordings: list[RecordedLife] = []
@@ -161,6 +173,28 @@ class Engine:
         else:
             self._machine.is_killed = self._host.was_killed = True
 
+    def drain(self) -> None:
+        """SIGTERM, with --drain-timeout."""
+        if not self._host.is_up:
+            return
+        if self.core is None:
+            self._host.is_stopped = True
+        elif not self._host.is_draining:
+            self._host.is_draining = True
+            self._host.inbox.put(DrainRequested())
+
+    def kill_now(self) -> None:
+        """SIGKILL."""
+        if self._host.is_up:
+            self._machine.is_killed = self._host.was_killed = True
+
+    def kill_worker_now(self) -> None:
+        """Kills a worker wherever it is."""
+        workers = [worker for worker in self._host.workers.values() if worker.device is not None]
+        if workers:
+            self._host.was_killed = True
+            self._one_of(workers).kill()
+
     def kill_worker(self) -> None:
         """Kills it, or one rank of it, in its next step."""
         workers = [worker for worker in self._host.workers.values() if worker.device is not None]
@@ -182,7 +216,7 @@ class Engine:
             try:
                 self._live(kept)
             except Stopped:
-                if not self._host.is_stopped:
+                if not (self._host.is_stopped or self._host.is_draining):
                     self._check_adapters()
                     self._network.core_dies()
                     self._host.end_all()
@@ -211,7 +245,7 @@ class Engine:
         if self.core is None or not outlives or not settings.adopts:
             host.end_all()
         self.core = None
-        self._machine.is_killed = host.is_stopped = host.is_up = False
+        self._machine.is_killed = host.is_stopped = host.is_up = host.is_draining = False
         self._wait(settings.restart)
         kept = host.kept()
         if kept is None:
@@ -232,6 +266,8 @@ class Engine:
                 self._serve(inbox, recording, kept, stack)
         finally:
             inbox.close()
+            if self.core is not None:
+                self.pulls.update(self.core.counters.kv_pulls)
             if recording is not None:
                 recording.close()
                 if self.core is None:  # it did not get so far
@@ -248,6 +284,8 @@ class Engine:
     ) -> None:
         """As engine_core.main does."""
         config, clock = self._workload.config, self._machine.loop.time
+        if self._workload.moving is not None and self._workload.moving.roles:
+            config = replace(config, role=self._workload.moving.roles[self._place])
         process = Process(cast(StopSignal, None), Heartbeat(lambda: None), cast(Any, self._host), None)
         supply = WorkerSupply(config, process, self._status, stack)
         supply._orders = cast(ParentOrders, self._status)
@@ -265,7 +303,15 @@ class Engine:
         scheduler.open(CrashJournal(self._notes))
         parts = identity, scheduler, workers, inbox, self._send, clock
         adapters = adapter_options(config, ready, self._deaths) if config.lora_folder else NO_ADAPTERS
-        self.core = CheckedCore(workers, *parts, ahead=config.scheduling == "ahead", adapters=adapters)
+        transfer = NO_TRANSFER
+        if self._moves is not None:
+            peers = SimulatedPeers(self._moves, self._place)
+            stack.callback(peers.close_all)
+            transfer = transfer_options(config, ready, peers)
+        moving = {"transfer": transfer, "drain_timeout": config.drain_timeout}
+        is_ahead = config.scheduling == "ahead"
+        self.ready_at = self._machine.loop.time()  # before there is a core: loading adapters takes a moment
+        self.core = CheckedCore(workers, *parts, ahead=is_ahead, adapters=adapters, **moving)
         self.core.load_adapters(pinned_adapters(config))
         self.core.scheduler.check_invariants()
         adopted = ready.HasField("kept_cache")
@@ -273,7 +319,6 @@ class Engine:
         self.num_adopted_blocks += scheduler.prefix_cache.num_blocks
         self.num_adopted_states += scheduler.prefix_cache.num_checkpoints
         self._machine.trace(self._name, "is ready, life", self.num_lives, "adopted", adopted)
-        self.ready_at = self._machine.loop.time()
         self._brew(workers)
         if adopted and self._fate.random() < 0.3:
             few_steps = 30 * self._workload.settings.slow_factor * STEP_S * self._fate.random() ** 2

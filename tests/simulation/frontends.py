@@ -27,6 +27,7 @@ from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2, pooling_pb2
 from tests.frontend.fakes import BEGIN, PAD, byte_level_tokenizer
+from tests.simulation.images import Images
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network, Socket
 from tests.simulation.workload import EMBED_SEED
@@ -87,11 +88,16 @@ class CheckedSink:
 
 
 class CheckedClient(EngineClient):
-    """An engine client whose streams are watched."""
+    """An engine client whose streams are watched, and which puts images into requests: what a frontend makes
+    of a client's images is no part of simulations."""
+
+    images: Images | None = None
 
     def submit(
         self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE, *, begun: bool = False
     ) -> int:
+        if self.images is not None:
+            request.media.extend(self.images.of_request(request.sampling.seed))
         return super().submit(request, CheckedSink(sink), routing, begun=begun)
 
     def on_lost(self, core: Core) -> None:
@@ -106,7 +112,14 @@ class FrontendProcess:
     """One life of a frontend."""
 
     def __init__(
-        self, machine: Machine, networks: Sequence[Network], random: Random, tokenizing: float, grace: float
+        self,
+        machine: Machine,
+        networks: Sequence[Network],
+        random: Random,
+        tokenizing: float,
+        grace: float,
+        share_prefixes: bool,
+        images: Images | None,
     ) -> None:
         """networks: one for each engine core. tokenizing: seconds that it takes, at most. grace: of
         --disconnect-grace."""
@@ -121,7 +134,9 @@ class FrontendProcess:
 
         addresses = GivenAddresses([str(place) for place in range(len(networks))])
         state, patience = ServingState(), config.resume_timeout
-        self.client = CheckedClient(addresses, state, patience, make_socket, random)
+        parts = addresses, state, patience, make_socket, random
+        self.client = CheckedClient(*parts, share_prefixes=share_prefixes)
+        self.client.images = images
         self.generator = Generator(
             config, MODEL, Prompts(random, tokenizing), self.client, ConcurrencyLimits(0, 0)
         )

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from random import Random
 from unittest import mock
 
+from engine_core.io.asides import Asides
 from engine_core.io.inbox import Inbox
 from engine_core.io.process_control import Stopped
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import RankSocket
 from pagewire.host.spawn import KeptWorkers, Status, WorkerStarted
-from pagewire.internal.v1.worker_pb2 import AdapterLoaded
 from tests.simulation.machine import Machine, Processor
+from tests.simulation.moves import Moves
 from tests.simulation.poison import Poisons
 from tests.simulation.ranks import GroupMemory
 from tests.simulation.worker import Line, SimulatedChild, WorkerProcess
@@ -35,8 +36,7 @@ class CoreSocket(RankSocket):
         """Binds. See RankSocket; context: of the core."""
         self.address, self.on_wait, self.descriptor = address, on_wait, _SOCKET
         self.ranks: list[Rank] = []
-        self.compiled: list[int] = []
-        self.adapters: list[AdapterLoaded] = []
+        self.asides = Asides()
         self.num_bad_frames = 0
         self.lines: list[Line] = []
         self._host, self._is_idle, self._has_hosts = context, False, False
@@ -151,11 +151,16 @@ class Host:
         workload: Workload,
         random: Random,
         poisons: Callable[[], Poisons],
+        place: int,
+        moves: Moves | None,
     ) -> None:
-        """processor: the core's. poisons: of one worker."""
+        """processor: the core's. poisons: of one worker. place: of the core among several. moves: None:
+        workers exchange no blocks."""
+        self.place, self.moves = place, moves
         self.processor, self.loop = processor, machine.loop
         self.inbox: Inbox  # of this life
         self.is_up = self.is_stopped = False  # the core lives; it was told to end
+        self.is_draining = False  # it was told to end when its requests have moved
         self.was_killed = False  # the last death was by SIGKILL, of the core or of its worker
         self.sockets: dict[str, CoreSocket] = {}  # by address
         self.workers: dict[int, WorkerProcess] = {}  # of the core, by process id
@@ -257,6 +262,7 @@ class Host:
 def simulated_processes() -> Iterator[None]:
     """Has all cores of this process use simulated sockets and workers."""
     with (
+        mock.patch("worker.load.open_transfer", lambda *_: None),  # see moves.py
         mock.patch("engine_core.io.worker_group.RankSocket", CoreSocket),
         mock.patch("engine_core.worker_supply.ParentsWorker", SimulatedChild),
     ):

@@ -2,11 +2,13 @@
 
 Tokens of the simulated worker do not depend on its cache, so a wrong block would change nothing that a
 client sees. Here every slot is tagged, when a token is computed into it, with a hash of all tokens up to
-that one, of the namespace of the request and of its adapter. A row that computes must find in the blocks of
-its table the tags of its own tokens, all of them. So a lost or misplaced block, a copy that was not made, a
-block that was given to two owners or is taken for what it is not, is found in the step in which it is read.
+that one, of the namespace of the request, of its images and of its adapter. A row that computes must find in
+the blocks of its table the tags of its own tokens, all of them. So a lost or misplaced block, a copy that was
+not made, a block that was given to two owners or is taken for what it is not, is found in the step in which
+it is read.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from pagewire.internal.v1 import worker_pb2
@@ -33,8 +35,11 @@ class TaggedMemory:
         self._histories: list[list[int]] = [[] for _ in range(rows.max_num_rows)]  # by row, of its tokens
         self._roots = [0] * rows.max_num_rows
         self._adapters: dict[int, worker_pb2.RowAdapter] = {}  # by row
+        self._vectors: list[dict[int, tuple[bytes, int]]] = [{} for _ in self._histories]
+        """By row and position: the item whose vector is there, and which of its vectors."""
         self._states = TaggedStates(rows.max_num_rows, self._histories) if has_states else None
         self._contents: dict[bytes, int] = {}  # tag of the last slot, of what was told as cached
+        self._computing: deque[set[tuple[int, int]]] = deque()  # slots that steps in flight write to
 
     def check_kept(self, kept: worker_pb2.KeptCache) -> None:
         """Blocks that the next core is told of are full, and have what they were cached for; checkpoints hold
@@ -53,15 +58,36 @@ class TaggedMemory:
             if self._contents.setdefault(content, tag) != tag:
                 raise WrongMemory(f"checkpoint {slot} is told with another content")
 
+    def read(self, block: int) -> list[int]:
+        """Returns the tags of a block for another worker; 0 where a step in flight computes."""
+        is_written = [any((block, at) in step for step in self._computing) for at in range(self._size)]
+        return [0 if each else tag for each, tag in zip(is_written, self._tags[block], strict=True)]
+
+    def write(self, block: int, tags: list[int]) -> None:
+        """A block of another worker replaces one. Raises WrongMemory."""
+        if any(written == block for step in self._computing for written, _ in step):
+            raise WrongMemory(f"a step computes into block {block}, which is being read from elsewhere")
+        self._tags[block] = tags
+
+    def finished(self) -> None:
+        """The oldest step in flight is done."""
+        self._computing.popleft()
+
     def execute(self, plan: worker_pb2.StepPlan) -> None:
         """Call it when the rows have executed the plan. Raises WrongMemory."""
         for new in plan.new_rows:
             self._histories[new.row], self._roots[new.row] = [], self._namespace(new.sampling.seed)
             self._adapters[new.row] = new.adapter
+            self._vectors[new.row] = {
+                position: (item.digest, number)
+                for item in new.media
+                for number, position in enumerate(unpack_u32(item.positions))
+            }
         for fork in plan.forks:
             self._histories[fork.row] = self._histories[fork.source_row].copy()
             self._roots[fork.row] = self._roots[fork.source_row]
             self._adapters[fork.row] = self._adapters[fork.source_row]
+            self._vectors[fork.row] = self._vectors[fork.source_row]
         self._swap(plan)
         self._copy(unpack_u32(plan.copy_sources), unpack_u32(plan.copy_targets))
         starts, counts = unpack_u32(plan.starts), unpack_u32(plan.counts)
@@ -76,6 +102,7 @@ class TaggedMemory:
             self._spoil(table, end, start + count, written)
         for (row, table), end in zip(tables.items(), ends, strict=True):
             self._check(row, table, end)
+        self._computing.append(written)
         if self._states is not None:
             self._states.finish(plan, ends)
 
@@ -113,7 +140,8 @@ class TaggedMemory:
         history, adapter = histories[-1] if histories else self._roots[row], self._adapters[row]
         for token in self._rows.token_ids[row, len(histories) : end].tolist():
             begins = adapter.digest and len(histories) == adapter.start
-            history = hash((history, token, adapter.digest) if begins else (history, token))
+            content = self._vectors[row].get(len(histories), token)
+            history = hash((history, content, adapter.digest) if begins else (history, content))
             histories.append(history)
 
     def _write(self, row: int, table: list[int], start: int, end: int, written: set[tuple[int, int]]) -> None:

@@ -17,6 +17,7 @@ from engine_core.adapters.memory import AdapterMemory
 from engine_core.beam_search import BeamSearch
 from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
+from engine_core.intake import validation
 from engine_core.intake.intake import RecentAborts
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.kv_cache.block_pool import BlockPool
@@ -25,6 +26,7 @@ from engine_core.kv_cache.cache_changes import ContentChanges
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
+from engine_core.media.encoder_cache import EncoderCache
 from engine_core.ownership import Handover
 from engine_core.quarantine import blame as suspects
 from engine_core.quarantine import crash_journal
@@ -47,6 +49,7 @@ from frontend.streams.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire_simulated.adapters import SimulatedAdapters
+from pagewire_simulated.media import SimulatedMedia
 from tests.simulation.world import Failed, simulate
 from worker.cache_contents import CacheContents
 from worker.cpu.rank_memory import Ranks
@@ -453,6 +456,38 @@ def _ranks_do_not_leave_their_core_together(patch: Callable[..., None]) -> None:
     patch(Ranks, "leave_core", lambda self: None)
 
 
+def _images_do_not_name_blocks(patch: Callable[..., None]) -> None:
+    """Requests with other images share blocks."""
+    patch(validation, "media_contents", lambda items: {})
+
+
+def _a_chunk_goes_on_behind_an_image_without_room(patch: Callable[..., None]) -> None:
+    """Its positions are computed without vectors."""
+    extend = EncoderCache.extend
+
+    def far(self: EncoderCache, sequence: CoreSequence, start: int, end: int, plan: Plan) -> int:
+        extend(self, sequence, start, end, plan)
+        return end
+
+    patch(EncoderCache, "extend", far)
+
+
+def _vectors_that_a_step_needs_are_forgotten(patch: Callable[..., None]) -> None:
+    """What was used last makes room. What was used least recently never is: plans move what they need behind
+    it."""
+
+    def make_room(self: EncoderCache, size: int, plan: Plan) -> None:
+        while self.num_vectors + size > self.capacity:
+            self._forget(next(reversed(self._kept)), plan)
+
+    patch(EncoderCache, "_make_room", make_room)
+
+
+def _vectors_outlive_their_core(patch: Callable[..., None]) -> None:
+    """An adopted worker has vectors that the next core does not know of."""
+    patch(SimulatedMedia, "forget_media", lambda self: None)
+
+
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
     name.removeprefix("_").replace("_", " "): value
     for name, value in list(globals().items())
@@ -477,6 +512,10 @@ _KINDS = {
     "a stream goes on with what its name stands for": "adapters",
     "an adopted worker forgets what it has loaded": "adapters",
     "names are told to new frontends alone": "adapters",
+    "images do not name blocks": "images",
+    "a chunk goes on behind an image without room": "images",
+    "vectors that a step needs are forgotten": "images",
+    "vectors outlive their core": "images",
     "a rank begins a step that others do not have": "groups",
     "ranks do not leave their core together": "groups",
 }

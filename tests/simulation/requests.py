@@ -3,7 +3,9 @@
 import math
 from random import Random
 
+from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
+from pagewire_simulated.media import seen
 from tests.frontend.fakes import SPECIAL, encode
 from tests.simulation.adapters import FATAL, INVOCATIONS, adapted
 from tests.simulation.choices import expect_all, expect_sampled
@@ -39,7 +41,8 @@ class RequestWriter:
         request = self._request(number, prompt)
         adapters = self._adapt(request, prompt, number)
         first = next(iter(adapters), b"")
-        adds = adapted(prompt, first, adapters[first]) if first else b""
+        images = seen(self._show(request, prompt, number))
+        adds = images + (adapted(prompt, first, adapters[first]) if first else b"")
         expected = expect_all(request, prompt, self._max_model_len, adds)
         if expected[0].reason.value in ("max_tokens", "context_length") and random.random() < 0.3:
             self._documents.append(prompt + expected[0].token_ids)  # the next turn of a chat
@@ -57,6 +60,7 @@ class RequestWriter:
             sampled=expect_sampled(request, prompt, self._max_model_len, adds),
             max_model_len=self._max_model_len,
             adapters=adapters,
+            seen=images,
             whole=random.random() < 0.1,
             place=random.randrange(self._workload.settings.num_frontends),
             timeout=patience if "timeout" in whims else None,
@@ -107,6 +111,17 @@ class RequestWriter:
             name = next(iter(made.folders))
         setattr(request, random.choice(["adapter", "model"]), name)
         return made.of_name(name)
+
+    def _show(
+        self, request: generation_pb2.GenerateRequest, prompt: list[int], number: int
+    ) -> list[engine_pb2.MediaItem]:
+        """Puts images into some prompts; returns their items. Drawn apart from everything else."""
+        images = self._workload.images
+        if images is None or request.output.HasField("prompt_logprobs"):
+            return []
+        return images.show(
+            request.sampling.seed, len(prompt), Random(f"images {self._workload.seed} {number}")
+        )
 
     def _break_after(self, way: str, number: int) -> float | None:
         """Drawn apart from everything else."""

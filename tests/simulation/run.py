@@ -42,6 +42,8 @@ class Totals:
     """Of the traces, by seed."""
     poison_deaths: Counter[int] = field(default_factory=Counter)
     """How often the engine died of a request -> requests."""
+    pulls: Counter[str] = field(default_factory=Counter)
+    """Of blocks of another core, by outcome."""
     failures: list[tuple[int, str]] = field(default_factory=list)
     """Seeds, and what they found."""
 
@@ -59,6 +61,7 @@ class Totals:
         self.virtual_s += report.seconds
         self.cpu_s += report.cpu_seconds
         self.outcomes += report.outcomes
+        self.pulls += report.pulls
         self.poison_deaths.update(report.poison_deaths)
         self.digests[report.seed] = report.digest
 
@@ -70,12 +73,14 @@ class Totals:
             setattr(self, name, getattr(self, name) + getattr(others, name))
         self.most_preemptions = max(self.most_preemptions, others.most_preemptions)
         self.outcomes += others.outcomes
+        self.pulls += others.pulls
         self.poison_deaths += others.poison_deaths
         self.digests |= others.digests
         self.failures += others.failures
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
+        pulls = ", ".join(f"{count} {outcome}" for outcome, count in self.pulls.most_common())
         poison = ", ".join(f"{many} of {count}" for count, many in sorted(self.poison_deaths.items()))
         return (
             f"{self.seeds} seeds passed, {len(self.failures)} failed\n"
@@ -86,6 +91,7 @@ class Totals:
             f" {self.virtual_s:.0f} s of virtual time\n"
             f"requests: {ends}\n"
             + (f"requests that the engine died of, by deaths: {poison}\n" if poison else "")
+            + (f"copies of blocks: {pulls}\n" if pulls else "")
             + f"{self.cpu_s:.1f} s of CPU time, {1e3 * self.cpu_s / max(1, self.seeds):.0f} ms per seed,"
             f" {self.events / max(self.cpu_s, 1e-9):.0f} events per second and core"
         )

@@ -35,6 +35,12 @@ def test_requests_keep_their_adapters() -> None:
     assert totals.adoptions > 100 and totals.outcomes["ADAPTER_CHANGED"] > 5
 
 
+def test_images_beside_an_encoder_with_little_room() -> None:
+    """Outputs are those of each request alone, and so are the blocks that requests share."""
+    totals = run("images", 60)
+    assert totals.outcomes["complete"] > 500 and totals.preemptions > 100 and totals.adoptions > 100
+
+
 def test_one_of_64_is_found_within_five_deaths() -> None:
     totals = run("crowd", 12)
     assert totals.outcomes["REQUEST_QUARANTINED"] > 2
@@ -56,6 +62,14 @@ def test_a_group_of_ranks_serves_one_core_after_another() -> None:
     """A plan that a core has sent to some ranks only is begun by none. Ranks end, and so do their groups."""
     totals = run("groups", 40)
     assert totals.adoptions > 100 and totals.adopted_blocks > 300 and totals.deaths > totals.adoptions
+
+
+def test_blocks_move_between_cores() -> None:
+    """In the midst of copies processes end, links fall silent, blocks are short. It has found that requests
+    waited for copies of others while nothing ran."""
+    totals = run("moves", 60)
+    assert totals.pulls["pulled"] > 10
+    assert totals.pulls["late"] + totals.pulls["failed"] + totals.pulls["ended"] > 20
 
 
 def test_a_worker_serves_one_core_after_another_with_states() -> None:

@@ -14,6 +14,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.transport import pack, unpack
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
+from tests.simulation.moves import BLOCK_BYTES, VirtualTransfer
 from tests.simulation.network import Wire
 from tests.simulation.poison import Poisons
 from tests.simulation.ranks import VirtualRanks
@@ -183,6 +184,11 @@ class WorkerProcess:
         ranks = self._join(command.initialize)
         self.device = Device(self.processor, command.initialize, *arguments)
         self.device.ranks = ranks
+        if (moves := self.host.moves) is not None:
+            parts = self.host.place, self.pid, self.device.memory, lambda: self.lives
+            self.device.transfer = VirtualTransfer(moves, *parts)
+            self.device.ready.transfer_address = self.device.transfer.address
+            self.device.ready.transfer_block_bytes = BLOCK_BYTES
         self.channel.send(worker_pb2.WorkerMessage(ready=self.device.ready))
         return LoadedWorker(of_rank(self.device, ranks), command.initialize, self.device.ready)
 

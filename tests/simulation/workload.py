@@ -10,6 +10,8 @@ from pagewire.config import EngineConfig
 from pagewire.v1 import generation_pb2
 from tests.simulation.adapters import Adapters
 from tests.simulation.expected import Expected
+from tests.simulation.images import Images
+from tests.simulation.moves import Moving
 from tests.simulation.poison import Poison
 from tests.simulation.vocabulary import EOS, VOCAB_SIZE, tokenizer_json
 
@@ -23,6 +25,25 @@ MODEL = {
     "max_position_embeddings": 256,
     "eos_token_id": EOS,
 }
+SEEING = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "text_config": {"model_type": "llama", **MODEL},
+    "vision_config": {
+        "model_type": "pixtral",
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 64,
+        "patch_size": 2,
+    },
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "full",
+    "image_token_index": 9,
+}
+"""The same with an encoder of images of any size: a square of two pixels is a vector."""
+CACHE_KEY = "cache.key"
+"""Beside the model: the key of cores whose blocks move."""
 KV_BYTES = 2 * 2 * 2 * 16
 """Of one token: keys and values, two bytes, two layers."""
 EMBED_SEED = 0
@@ -63,6 +84,7 @@ class Job:
     max_model_len: int
     adapters: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     """What its adapter's name may stand for, invocations by digest; `expected` is with the first of them."""
+    seen: bytes = b""  # what images add to its prompt: see pagewire_simulated.media
     whole: bool = False  # GenerateUnary
     place: int = 0  # of the frontend that it asks first
     timeout: float | None = None
@@ -122,6 +144,8 @@ class Workload:
     storm: Storm | None = None
     adapters: Adapters | None = None
     embeds: list[EmbedJob] = field(default_factory=list)
+    moving: Moving | None = None  # None: blocks stay where they are
+    images: Images | None = None  # None: the model has no encoder
     _namespaces: dict[int, int] = field(default_factory=dict)
 
     def namespace(self, seed: int) -> int:
@@ -145,12 +169,17 @@ class Workload:
 
 
 @cache
-def checkpoint() -> Path:
-    """A folder with the model's configuration; it lives as long as this process."""
+def checkpoint(*, seeing: bool = False) -> Path:
+    """A folder with the model's configuration; it lives as long as this process. seeing: with an encoder."""
     _folders.append(tempfile.TemporaryDirectory(prefix="pagewire-simulation-"))
     folder = Path(_folders[-1].name)
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(SEEING if seeing else MODEL))
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.5] * 3, "image_std": [0.5] * 3})
+    )
     (folder / "tokenizer.json").write_text(tokenizer_json())
+    (folder / CACHE_KEY).write_text("0" * 64)
+    (folder / CACHE_KEY).chmod(0o600)
     return folder
 
 

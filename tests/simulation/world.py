@@ -25,6 +25,7 @@ from tests.simulation.engine import Engine
 from tests.simulation.frontends import FrontendProcess
 from tests.simulation.host import simulated_processes
 from tests.simulation.machine import Machine
+from tests.simulation.moves import Moves
 from tests.simulation.network import Network
 from tests.simulation.trace import Trace
 from tests.simulation.workload import EmbedJob, Fault, Job, Workload
@@ -56,6 +57,7 @@ class Report:
     cpu_seconds: float
     trace: Trace
     poison_deaths: tuple[int, ...]  # for each request that the engine has died of: how often
+    pulls: Counter[str]  # by outcome
 
 
 ADAPTER_TURN = 6
@@ -89,8 +91,12 @@ class World:
             Network(self.machine.loop, self.machine.trace, self._fork(f"network {place}"), names, *times)
             for place in range(settings.num_engines)
         ]
+        self._moves: Moves | None = None
+        if workload.moving is not None:
+            parts = self.machine.loop, self.machine.trace, self._fork("moves"), workload.moving
+            self._moves = Moves(*parts, self.networks, self._strike_pull)
         self.engines = [
-            Engine(self.machine, network, workload, self._fork(f"engine {place}"), place)
+            Engine(self.machine, network, workload, self._fork(f"engine {place}"), place, self._moves)
             for place, network in enumerate(self.networks)
         ]
         self.frontends: list[FrontendProcess | None] = []
@@ -137,8 +143,10 @@ class World:
     def _start_frontend(self, place: int) -> None:
         random = self._fork(f"frontend {place} at {self.machine.loop.time()}")
         settings = self.workload.settings
+        moving, times = self.workload.moving, (settings.latency, settings.disconnect_grace)
+        shares = moving is not None and moving.share_prefixes
         self.frontends[place] = FrontendProcess(
-            self.machine, self.networks, random, settings.latency, settings.disconnect_grace
+            self.machine, self.networks, random, *times, shares, self.workload.images
         )
 
     # Clients.
@@ -251,6 +259,9 @@ class World:
         if fault.kind in ("core", "worker", "cores"):
             self._strike_engines(fault)
             return
+        if fault.kind == "drain":
+            self.engines[fault.place].drain()
+            return
         frontend = self.frontends[fault.place]
         if fault.kind == "frontend" and frontend is not None:
             self.frontends[fault.place] = None
@@ -272,6 +283,25 @@ class World:
             else:
                 engine.kill_worker()
 
+    def _strike_pull(self, victims: str, reader: int, holder: int) -> None:
+        """In a moment of a pull."""
+        self.machine.trace("fault", victims, "of core", reader, "from core", holder)
+        assert self._moves is not None
+        if victims == "link":
+            self._moves.silence(reader, holder)
+        if victims == "reset" and self.frontends[0] is not None:
+            self._spawn(self._reset(self.frontends[0]))
+        if victims in ("reader", "both"):
+            self.engines[reader].kill_now()
+        if victims in ("holder", "both"):
+            self.engines[holder].kill_now()
+        if victims in ("reader's worker", "workers"):
+            self.engines[reader].kill_worker_now()
+        if victims in ("holder's worker", "workers"):
+            self.engines[holder].kill_worker_now()
+        if victims in ("drain", "reader drains"):
+            self.engines[holder if victims == "drain" else reader].drain()
+
     async def _reset(self, frontend: FrontendProcess) -> None:
         with contextlib.suppress(ServiceError):
             await frontend.client.questions.reset_cache()
@@ -286,6 +316,8 @@ class World:
             scheduler.check_invariants()
             assert not scheduler.requests and not scheduler.waiting, "a request is in flight"
             assert not len(engine.core._frontends.detached), "a detached request is kept"
+            assert not len(engine.core.transfer.pulls), "blocks are still read"
+            assert not len(engine.core.transfer.leases), "a lease has no end"
             assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
             assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
         self._check_names()
@@ -330,6 +362,7 @@ def simulate(seed: int, kind: str = "plain") -> Report:
         cpu_seconds=process_time() - began,
         trace=world.machine.trace,
         poison_deaths=tuple(poison_deaths.values()),
+        pulls=sum((engine.pulls for engine in engines), Counter()),
     )
 
 

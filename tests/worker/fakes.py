@@ -13,7 +13,7 @@ from engine_core.speculation import parse_speculation
 from kernels.ops.attention.ragged import Integers
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
+from pagewire.internal.v1.engine_pb2 import InputEmbeddings, MediaItem, Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
@@ -73,6 +73,11 @@ def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CpuBacke
     return load(command, CpuPlatform(WorkerConfig(threads=1)))
 
 
+def without_data(item: MediaItem) -> MediaItem:
+    """Returns an item as a row has it."""
+    return MediaItem(kind=item.kind, digest=item.digest, positions=item.positions)
+
+
 class GreedySampler:
     """In place of worker.sampling.sampler.Sampler: takes the largest logit, and keeps all logits by row."""
 
@@ -122,6 +127,7 @@ class DrivenSequence:
     prompt_scores: list[Scored] = field(default_factory=list)  # of the prompt, from prompt_start on
     pooling: Pooling | None = None
     embeddings: InputEmbeddings | None = None
+    media: Sequence[MediaItem] = ()
     vector: list[float] = field(default_factory=list)
     adapter: worker_pb2.RowAdapter | None = None
 
@@ -166,6 +172,8 @@ class Driver:
         self.steps = 0
         self.room = room
         self.num_drafted = self.num_accepted = 0
+        self.encoded: set[bytes] = set()
+        """Digests of items that the worker keeps."""
 
     def add(
         self,
@@ -180,8 +188,10 @@ class Driver:
         pooling: Pooling | None = None,
         adapter: worker_pb2.RowAdapter | None = None,
         embeddings: InputEmbeddings | None = None,
+        media: Sequence[MediaItem] = (),
     ) -> list[DrivenSequence]:
-        """n sequences of one prompt; they begin in the next step."""
+        """n sequences of one prompt; they begin in the next step. media: with data, which is sent when a step
+        first computes a position of it."""
         made = [
             DrivenSequence(
                 self.free_rows.pop(),
@@ -196,6 +206,7 @@ class Driver:
                 pooling=pooling,
                 adapter=adapter,
                 embeddings=embeddings,
+                media=media,
             )
             for index in range(n)
         ]
@@ -299,8 +310,10 @@ class Driver:
                         pooling=sequence.pooling,
                         adapter=sequence.adapter,
                         embeddings=sequence.embeddings,
+                        media=map(without_data, sequence.media),
                     )
                 )
+            self._encode(plan, sequence, end)
             computing.append((sequence.row, sequence.num_computed, count))
             sequence.num_computed = end
             if end >= len(sequence.tokens):
@@ -320,6 +333,15 @@ class Driver:
         if rooms:
             plan.sample_counts = pack_u32(1 + rooms.get(sequence.row, 0) for sequence, _ in samples)
         return plan, [sequence for sequence, _ in samples]
+
+    def _encode(self, plan: worker_pb2.StepPlan, sequence: DrivenSequence, end: int) -> None:
+        """Has the items encoded of which a sequence computes positions, and that are not kept."""
+        for item in sequence.media:
+            positions = unpack_u32(item.positions)
+            touched = positions[0] < end and positions[-1] >= sequence.num_computed
+            if touched and item.digest not in self.encoded:
+                self.encoded.add(item.digest)
+                plan.encode.add(kind=item.kind, shape=item.shape, data=item.data, digest=item.digest)
 
     def _make_room(
         self,

@@ -25,7 +25,7 @@ from worker.memory.kv_cache import KVCache
 from worker.memory.row_states import RowStates, layer_caches
 from worker.model_input import build_input_batch
 from worker.models.base import LanguageModel
-from worker.parallel import ONE_RANK, ParallelGroup
+from worker.parallel import ONE_RANK, ONE_STAGE, Groups, ParallelGroup, Stage
 from worker.startup.model import load_model
 from worker.step.rows import RowTable
 from worker.weights.held_bits import HeldBits
@@ -184,13 +184,14 @@ def load_rank(
     dtype: str = "float32",
     bits: HeldBits | None = None,
     quantization: str = "",
+    stage: Stage = ONE_STAGE,
 ) -> LanguageModel:
     """The part of a model that a rank has. bits: None: packed weights are unpacked."""
     bits = OwnBits("torch multiplies") if bits is None else bits
     command = initialize(folder, dtype=dtype, quantization=quantization)
-    config = read_model_config(folder)
+    config, groups = read_model_config(folder), Groups(group, group, stage)
     with torch.inference_mode():
-        return load_model(config, command, CPU, lambda *_: None, lambda each: each, bits, group=group)[0]
+        return load_model(config, command, CPU, lambda *_: None, lambda each: each, bits, groups=groups)[0]
 
 
 def _all_with(adapter: adapters.AdapterWeights, count: int) -> adapters.StepAdapters:

@@ -49,7 +49,7 @@ def succeed(core: Core) -> None:
     core.socket.close(linger=int(PATIENCE_S * 1000))
     while transport._is_served(core.address):  # closed by a thread of ZeroMQ
         time.sleep(0.001)
-    core.socket = transport.bind_router(core.context, core.address)
+    core.socket, core.peer = transport.bind_router(core.context, core.address), b""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def settings(model: Path, block_size: int = 4, secret: bytes = b"secret") -> wor
 
 
 def load(core: Core, model: Path, secret: bytes = b"secret") -> worker_pb2.Ready:
-    assert core.receive_hello().WhichOneof("message") == "hello"
+    assert core.receive().HasField("hello")
     core.send(initialize=settings(model, secret=secret))
     message = core.receive_after_progress()
     assert message.HasField("ready"), message
@@ -127,7 +127,7 @@ def test_a_core_with_other_settings_is_refused(core: Core, checkpoint: Checkpoin
     worker = WorkerThread(core.address, outlives_core=True)
     load(core, model)
     succeed(core)
-    core.receive_hello()
+    core.receive()
     core.send(initialize=settings(model, block_size=8))
     failed = core.receive().failed
     assert failed.what == "the worker cannot be adopted" and "other settings" in failed.why

@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.worker.ranks import (
 )
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
-from worker.adapters.adapter import Adapter
+from worker.adapters.adapter import Adapter, AdapterError
 from worker.adapters.config import AdapterConfig
 from worker.adapters.placement import PREFIX, place_tensors
 from worker.adapters.store import AdapterStore
@@ -39,7 +39,7 @@ from worker.layers.linear import RowLinear
 from worker.layers.matrix import GroupedMethod, Matrix
 from worker.layers.mlp import GatedMLP
 from worker.models.base import LanguageModel
-from worker.parallel import ONE_RANK, ParallelGroup, Placement
+from worker.parallel import ONE_RANK, ParallelGroup, Placement, Stage, divide_layers
 from worker.startup.checks import check_split
 from worker.weights.checkpoint import Checkpoint
 
@@ -191,6 +191,26 @@ def held(model: LanguageModel, tensors: Mapping[str, torch.Tensor]):
 def test_adapters(family: str, dtype: str, checkpoint: Checkpoints):
     """An adapter of all modules, the embedding and the head among them."""
     check(checkpoint(family), dtype, adapted=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe", "opt"])
+def test_a_stage_holds_the_deltas_of_its_layers(family: str, checkpoint: Checkpoints):
+    """And checks those of all others."""
+    folder, config = checkpoint(family), AdapterConfig(rank=None, alpha=2.0)
+    whole = load_rank(folder, ONE_RANK)
+    tensors = whole_adapter(whole)
+    assert whole.target_modules is not None
+    count = len(place_tensors(tensors, config, whole.target_modules))
+    wrong = next(name for name in tensors if ".layers.0." in name)
+    for number in range(2):
+        stage = load_rank(folder, ONE_RANK, stage=Stage(number, (0, 1, 3)))
+        assert stage.target_modules is not None
+        deltas = place_tensors(tensors, config, stage.target_modules)
+        assert deltas and deltas.keys() <= {*stage.modules()}
+        count -= len(deltas)
+        with pytest.raises(AdapterError, match="has shape"):
+            place_tensors(tensors | {wrong: torch.zeros(3, 3)}, config, stage.target_modules)
+    assert count == 0
 
 
 def test_a_sum_is_the_upper_part_of_the_tree():
@@ -365,3 +385,26 @@ def test_weights_that_a_cuda_device_rounds_are_refused(checkpoint: Checkpoints):
     check_split(config, 2, "")
     with pytest.raises(StartupError, match="--quantization int8"):
         check_split(config, 2, "int8")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "beside", "needed", "stages", "starts"),
+    [
+        ([1] * 6, 0, range(6), 1, (0, 6)),
+        ([1] * 6, 0, range(6), 2, (0, 3, 6)),
+        ([1] * 6, 2, range(6), 2, (0, 2, 6)),
+        ([1] * 6, 100, range(6), 3, (0, 1, 2, 6)),
+        ([1] * 3, 9, range(3), 3, (0, 1, 2, 3)),
+        ([9, 1, 1, 1], 0, range(4), 2, (0, 1, 4)),
+        ([1, 1, 1, 9], 0, range(4), 2, (0, 3, 4)),
+        ([1] * 8, 0, [3, 7], 2, (0, 4, 8)),
+        ([1] * 8, 100, [3, 7], 2, (0, 4, 8)),
+        ([1] * 8, 0, [0, 1], 2, (0, 1, 8)),
+        ([1] * 8, 0, [0, 5, 6, 7], 3, (0, 3, 6, 8)),
+    ],
+)
+def test_stages_have_about_as_much(
+    sizes: list[int], beside: int, needed: Sequence[int], stages: int, starts: tuple[int, ...]
+):
+    """And each has a layer that is needed."""
+    assert divide_layers(sizes, beside, stages, needed) == starts

@@ -139,12 +139,12 @@ class AdapterStore:
         return converted
 
     def _modules(self, adapter: Adapter) -> list[str]:
-        """Returns the last names of the modules that an adapter changes, in order of the alphabet."""
+        """Returns the last names of the modules that an adapter changes here, in order of the alphabet."""
         if self._model.target_modules is None:
             return []
         found, modules = set[str](), self._model.target_modules
         stacked = (
-            (module, next(each for each in target.experts if each[0].is_held))
+            (module, next((each for each in target.experts if each[0].is_held), ()))
             for module, parameters in modules.stacked.items()
             for target in parameters.values()
         )

@@ -27,8 +27,12 @@ def find_targets(
     targets: dict[str, list[Target]] = {}
     stacked: dict[str, dict[str, StackedTarget]] = {}
     others = {*names["head"], *names["embedding"]}
+    of_images = set() if model.vision is None else set(model.vision.modules())
     for layer, stored in layers_and_names(model, names):
         if layer in (model.embedding, model.head):
+            continue
+        if layer in of_images:
+            others.update(stored)
             continue
         parameters = _parameters(layer, stored) if isinstance(layer, ExpertMatrices) else {}
         if not isinstance(layer, MatrixOwner) or not layer.takes_adapters:

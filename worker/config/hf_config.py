@@ -9,12 +9,14 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pagewire.checkpoints.files import config_overrides, read_object
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from worker.config.gguf import read_gguf_config
+from worker.config.vision import VisionConfig
 
 WHAT = "cannot load the model's configuration"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -158,10 +160,11 @@ class Fields:
             raise self.wrong(name, "must be an object")
         return Fields(value, f"{self._where}, {name}", self.sizes)
 
-    def below(self, name: str, *shared: str) -> "Fields":
-        """Returns the object of that name, in which this one's `shared` fields stand in place of its own."""
+    def below(self, name: str, *shared: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> "Fields":
+        """Returns the object of that name, in which this one's `shared` fields stand in place of its own.
+        defaults: of fields that are in neither."""
         nested, own = self.object(name), {each: self._values[each] for each in shared if self.has(each)}
-        return Fields(nested._values | own, nested._where, self.sizes)
+        return Fields({**defaults} | nested._values | own, nested._where, self.sizes)
 
     def names(self) -> list[str]:
         """Returns the names of all fields."""
@@ -221,6 +224,8 @@ class ModelConfig:
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
     bidirectional: bool = False  # a query sees as far ahead as back: prompts are computed in one step
     chunked: bool = False  # windows are chunks: a query sees those of its own chunk of so many tokens
+    vision: VisionConfig | None = None  # of the encoder of images; None: the model sees none
+    decoder: str = ""  # architecture of the decoder that an encoder stands beside; empty: the model is it
     sizes: list[tuple[Fields, str, int]] = field(default_factory=list, compare=False, repr=False)
 
     @property

@@ -63,6 +63,16 @@ def beside_images(names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
     }
 
 
+def spelled(names: Mapping[str, tuple[str, ...]], prefixes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns names with other beginnings. prefixes: what stands for each."""
+
+    def replaced(name: str) -> str:
+        before = next(filter(name.startswith, prefixes), "")
+        return prefixes.get(before, "") + name.removeprefix(before)
+
+    return {path: tuple(map(replaced, modules)) for path, modules in names.items()}
+
+
 def around(before_mlp: str, after_attention: str, after_mlp: str) -> dict[str, tuple[str, ...]]:
     """Returns the names of the norms of NormPlace.AROUND that differ between families. Arguments: modules of
     a layer."""

@@ -1,9 +1,23 @@
-"""Which sizes of a decoder are divided among tensor-parallel ranks. Needs no torch."""
+"""Which sizes of a decoder are divided among tensor-parallel ranks, and which layers make a stage. Needs no
+torch."""
 
 from collections.abc import Iterator
 
 from worker.config.decoder import DecoderConfig
 from worker.config.gemma4 import Gemma4Config
+
+
+def stage_layers(config: DecoderConfig) -> list[int]:
+    """Returns the layers of which each stage has at least one: those that keep something in the KV cache,
+    where others keep a state; where the last layers read keys and values of earlier ones, up to the first of
+    these, so that all of them are in one stage."""
+    layers = range(config.num_layers)
+    if isinstance(config, Gemma4Config):
+        first = config.num_layers - config.num_shared
+        return list(layers[: 1 + min(map(config.source_of, layers[first:]), default=config.num_layers - 1)])
+    beside = config.mambas_attend is not None
+    states = config.deltas or (() if beside else config.mambas)
+    return [layer for layer in layers if not states or states[layer] is None]
 
 
 def divided_sizes(config: DecoderConfig) -> Iterator[tuple[int, str, bool]]:

@@ -26,7 +26,15 @@ from worker.adapters.rows import AdapterRows
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
 from worker.cpu.step_repeater import StepRepeater
-from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
+from worker.executor.backend import (
+    Completion,
+    Deferred,
+    LaunchClock,
+    Media,
+    SampledTokens,
+    StepOutputs,
+    StepTimes,
+)
 from worker.memory.kv_cache import KVCache
 from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
@@ -38,6 +46,7 @@ from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
+from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 from worker.step.token_types import TokenTypeRows
@@ -94,8 +103,9 @@ class CpuBackend:
         self.drafter_tensors: Sequence[torch.Tensor] = ()
         self.states = states
         self.adapters = adapters
-        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
-        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
+        virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
+        self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=EncodedItems(model.vision))
+        self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
         kept = sampler, self._embeddings, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
@@ -156,11 +166,14 @@ class CpuBackend:
         program = self.model.fixed_program(self._batch)
         if program is not None:
 
+            def computed() -> torch.Tensor:
+                assert logits is not None, "a rank without a head chooses no token"
+                return logits
+
             def sample() -> Integers:
-                assert logits is not None
                 if chosen is not None:
-                    return self.sampler.take(chosen, rows, lambda: logits)
-                tokens: Integers = self.sampler.sample(logits, rows).numpy()
+                    return self.sampler.take(chosen, rows, computed)
+                tokens: Integers = self.sampler.sample(computed(), rows).numpy()
                 return tokens
 
             columns = None if chosen is None else (chosen.numpy(), self.sampler.columns["position"])
@@ -266,6 +279,9 @@ class CpuOutputs:
         if not self._is_whole:
             raise MemoryError("log-probabilities of a prompt need a step that is computed as a whole")
 
+        if self._model.gets_tokens:
+            return lambda: ()
+
         def logits_of(tokens: Integers) -> torch.Tensor:
             index, adapters = torch.from_numpy(tokens), self._batch.adapters
             return self._model.logits(self._hidden[index], None if adapters is None else adapters.at(index))
@@ -317,6 +333,8 @@ class CpuOutputs:
 
     def _logits(self, index: Integers | None) -> torch.Tensor:
         """Returns the logits [N, V] of sampled rows. index: [N] which of them, copied; None: all."""
+        if self._all_logits is None and self._model.gets_tokens:
+            self._all_logits = torch.zeros(1, 1).expand(self._batch.num_logits, self._rows.vocab_size)
         if self._all_logits is None:
             self._all_logits = self._model.sampled_logits(self._hidden, self._batch)
         return self._all_logits if index is None else self._all_logits[torch.from_numpy(index)]

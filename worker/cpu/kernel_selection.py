@@ -136,7 +136,7 @@ def check_leaves(model: LanguageModel, forms: WeightForms, ranks: int = 1) -> No
     """Raises StartupError where a sum has too few leaves for so many ranks, or for those of the layer's group
     (kernels.ops.layers.leaves)."""
     for name, layer in model.named_modules():
-        if not isinstance(layer, RowLinear):
+        if not isinstance(layer, RowLinear) or layer.is_undivided:
             continue
         leaves, size = layer.most_ranks(forms), max(ranks, layer.group.size)
         if leaves >= size:

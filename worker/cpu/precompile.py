@@ -11,6 +11,7 @@ not foreseen here is compiled when it is used first, while the model is loaded.
 
 import contextlib
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from pagewire.gguf.tensor_types import Q4_0
 from pagewire.host import spawn as process
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import Fields, read_config, read_quantization
+from worker.group_shape import group_shape
 
 MXFP4 = "mxfp4"
 STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", MXFP4)
@@ -45,7 +47,7 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[Group]:
         groups.add(Group.TWO_LEVELS if initialize.quantization else Group.GROUPS)
     if initialize.kv_cache_dtype:
         groups.add(Group.EIGHT_BITS)
-    if initialize.tensor_parallel_size > 1:
+    if math.prod(group_shape(initialize)) > 1:
         groups.add(Group.RANKS)
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
         groups |= {Group.BFLOAT16, Group.INT8}

@@ -1,4 +1,4 @@
-"""A tensor-parallel group whose ranks are processes: of one host (worker.cpu.rank_memory), or of several
+"""Groups whose ranks are processes: of one host (worker.cpu.rank_memory), or of several
 (worker.cpu.rank_hosts)."""
 
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import torch
 
 from kernels.cpu.runtime.rank_link import RankLink
-from worker.cpu.rank_peers import RankPeers
-from worker.parallel import ParallelGroup
+from worker.cpu.rank_peers import Exchange, RankPeers
+from worker.parallel import ONE_RANK, Groups, ParallelGroup, Stage
 
 
 @dataclass(frozen=True)
 class ProcessGroup(ParallelGroup):
     """This process is a rank; see worker.cpu.rank_peers."""
 
-    ranks: RankPeers = field(kw_only=True)
+    ranks: Exchange = field(kw_only=True)
 
     @property
     def link(self) -> RankLink | None:
@@ -27,3 +27,20 @@ class ProcessGroup(ParallelGroup):
         parts = torch.empty((self.size, *part.shape), dtype=part.dtype)
         self.ranks.exchange(part.data_ptr(), part.nbytes, parts.data_ptr())
         return parts.unbind(0)
+
+
+def make_groups(ranks: RankPeers, tensor: int, starts: tuple[int, ...]) -> Groups:
+    """Returns the groups of this rank. tensor: ranks that share each layer. starts: of the stages' layers,
+    see Stage; empty: there is one stage."""
+    rank, size = ranks.rank, ranks.size
+    world = ProcessGroup(rank, size, ranks=ranks)
+    if not starts:
+        return Groups(world, world)
+
+    def part(*members: int) -> ProcessGroup:
+        return ProcessGroup(members.index(rank), len(members), ranks=ranks.parts[members])
+
+    number = rank // tensor
+    before, behind = part((rank - tensor) % size, rank), part(rank, (rank + tensor) % size)
+    own = part(*range(number * tensor, (number + 1) * tensor)) if tensor > 1 else ONE_RANK
+    return Groups(world, own, Stage(number, starts, before, behind))

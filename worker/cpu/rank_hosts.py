@@ -1,4 +1,4 @@
-"""How the tensor-parallel ranks of several hosts find one another, and exchange bytes.
+"""How the ranks of several hosts find one another, and exchange bytes.
 
 They meet in a TCPStore of torch.distributed, for which rank 0 listens before it greets the engine core
 (worker.meeting), and are connected by gloo, its backend for CPUs. gloo copies; each rank adds for itself.
@@ -10,8 +10,9 @@ not outlive its core.
 """
 
 import ctypes
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 import torch
@@ -20,15 +21,39 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore, 
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.channel import EngineGone
-from worker.cpu.rank_peers import CANNOT_JOIN, DEADLINE_S, JOIN_S, RankPeers
+from worker.cpu.rank_peers import CANNOT_JOIN, DEADLINE_S, JOIN_S, Exchange, RankPeers
+from worker.group_shape import group_shape, parts_of
 from worker.loop import RankGone
 from worker.meeting import Meeting
 
 _CONNECT = timedelta(seconds=60)
 """Time for a connection to a process that may still import torch."""
 _LOOK_S = 0.1
-_REPORT_S = 1.0
 _REACH = "let the hosts of the group reach one another on all ports"
+
+
+class Connections(Exchange):
+    """Those of this rank with all others, or with some of them."""
+
+    def __init__(self, ranks: "HostRanks", keys: PrefixStore, number: int, size: int) -> None:
+        """Connects. keys: of these ranks alone. number: of this one among them. Raises RuntimeError."""
+        self._ranks, self._size = ranks, size
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [ProcessGroupGloo.create_device(hostname=ranks.own_address)]
+        options._timeout = _CONNECT
+        self._gloo = ProcessGroupGloo(keys, number, size, options)
+        self._gloo._set_default_timeout(timedelta(seconds=2 * DEADLINE_S))
+
+    def exchange(self, source: int, count: int, target: int) -> None:
+        part = _bytes_at(source, count).clone()  # an exchange that is abandoned goes on with its own memory
+        parts = torch.empty(count * self._size, dtype=torch.uint8)
+        try:
+            work = self._gloo._allgather_base(parts, part)  # type: ignore[attr-defined]
+            self._ranks.finish(work, self._gloo)
+        except RuntimeError as error:
+            rank = self._ranks.rank
+            raise RankGone(f"rank {rank} of the worker has lost another one: {_line(error)}") from error
+        _bytes_at(target, count * self._size).copy_(parts)
 
 
 class HostRanks(RankPeers):
@@ -38,24 +63,24 @@ class HostRanks(RankPeers):
         """on_wait: see RankPeers."""
         self.rank, self.size, self.on_wait = rank, size, on_wait
         self._meeting = meeting
-        self._since = self._reported = 0.0
         self._store: TCPStore | None = None  # of rank 0, it serves the others
-        self._gloo: ProcessGroupGloo | None = None
+        self._every: Connections
+        self.parts: dict[tuple[int, ...], Connections] = {}
 
-    def connect(self, name: str, port: int) -> None:
-        """Connects to all ranks, once they are here. name: of the group. port: where rank 0 listens. Raises
-        StartupError, RankGone."""
+    def connect(self, name: str, port: int, parts: Iterable[tuple[int, ...]] = ()) -> None:
+        """Connects to all ranks, once they are here. name: of the group. port: where rank 0 listens. parts:
+        see parts_of(). Raises StartupError, RankGone."""
         try:
             self._store = self._open_store(port)
             keys = PrefixStore(name, self._store)
             keys.set(str(self.rank), "here")
             for rank in range(self.size):
                 self._await(rank, keys)
-            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-            options._devices = [ProcessGroupGloo.create_device(hostname=self._meeting.own_address())]
-            options._timeout = _CONNECT
-            self._gloo = ProcessGroupGloo(keys, self.rank, self.size, options)
-            self._gloo._set_default_timeout(timedelta(seconds=2 * DEADLINE_S))
+            self._every = Connections(self, keys, self.rank, self.size)
+            for part in parts:
+                if self.rank in part:
+                    of_part = PrefixStore(f"{name}/{'-'.join(map(str, part))}", self._store)
+                    self.parts[part] = Connections(self, of_part, part.index(self.rank), len(part))
         except (OSError, RuntimeError) as error:
             why = f"rank {self.rank} on {self._meeting.host} cannot connect to the others: {_line(error)}"
             raise StartupError(CANNOT_JOIN, why, _REACH, may_pass=True) from error
@@ -81,29 +106,26 @@ class HostRanks(RankPeers):
             time.sleep(_LOOK_S)
 
     def exchange(self, source: int, count: int, target: int) -> None:
-        assert self._gloo is not None
-        part = _bytes_at(source, count).clone()  # an exchange that is abandoned goes on with its own memory
-        parts = torch.empty(count * self.size, dtype=torch.uint8)
-        self._since = 0.0
-        try:
-            work = self._gloo._allgather_base(parts, part)  # type: ignore[attr-defined]
-            self._finish(work)
-        except RuntimeError as error:
-            raise RankGone(f"rank {self.rank} of the worker has lost another one: {_line(error)}") from error
-        _bytes_at(target, count * self.size).copy_(parts)
+        self._every.exchange(source, count, target)
 
-    def _finish(self, work: Work) -> None:
-        """Raises RuntimeError where a connection has ended; RankGone."""
+    @property
+    def own_address(self) -> str:
+        """By which other hosts reach this one."""
+        return self._meeting.own_address()
+
+    def finish(self, work: Work, gloo: ProcessGroupGloo) -> None:
+        """Waits for an exchange. Raises RuntimeError where a connection has ended; RankGone."""
+        self._since = 0.0
         try:
             while not work.is_completed():
                 try:
                     work.wait(timedelta(seconds=_LOOK_S))
                 except RuntimeError:  # also where no more than this time has passed
-                    self._look("other ranks", DEADLINE_S)
+                    self._look("other ranks")
             work.wait()
         except BaseException:
             if not work.is_completed():
-                self._meeting.abandoned = self._gloo
+                self._meeting.abandoned = gloo
             raise
 
     def begin_step(self) -> None:
@@ -117,18 +139,9 @@ class HostRanks(RankPeers):
     def abort(self) -> None:
         """The end of this process closes its connections."""
 
-    def _look(self, what: str, limit_s: float) -> None:
-        """Raises RankGone if the core is lost, or something has been waited for too long. what: that is."""
+    def _check_peers(self) -> None:
         if self._meeting.is_core_lost():
             raise RankGone(f"rank {self.rank} of the worker ends with its engine core")
-        now = time.monotonic()
-        if not self._since:
-            self._since = self._reported = now
-        if now - self._since > limit_s:
-            raise RankGone(f"rank {self.rank} of the worker has waited {limit_s:.0f} s for {what}")
-        if self.on_wait is not None and now - self._reported >= _REPORT_S:
-            self._reported = now
-            self.on_wait(what, (now - self._since) / limit_s)
 
 
 def join_hosts(
@@ -136,8 +149,9 @@ def join_hosts(
 ) -> HostRanks:
     """Returns the ranks of the group once all are connected. on_wait: see RankPeers. Raises StartupError,
     RankGone."""
-    ranks = HostRanks(rank, initialize.tensor_parallel_size, meeting, on_wait)
-    ranks.connect(initialize.group_name, meeting.port or initialize.store_port)
+    shape = group_shape(initialize)
+    ranks = HostRanks(rank, math.prod(shape), meeting, on_wait)
+    ranks.connect(initialize.group_name, meeting.port or initialize.store_port, parts_of(*shape))
     return ranks
 
 

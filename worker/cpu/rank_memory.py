@@ -1,4 +1,4 @@
-"""How the tensor-parallel ranks of a host find one another, and wait for one another without an end.
+"""How the ranks of a host find one another, and wait for one another without an end.
 
 Rank 0 makes a file that has no name in any folder (memfd), and the others map it by its link below /proc. So
 it is gone when the last of them is, however they end, and only processes of the same user can open it.
@@ -9,24 +9,38 @@ torch.
 
 import contextlib
 import hashlib
+import math
 import mmap
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kernels.cpu.runtime.rank_link import RankLink
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.channel import EngineGone
-from worker.cpu.rank_peers import ABSENT, CANNOT_JOIN, DEADLINE_S, JOIN_S, RankPeers
+from worker.cpu.rank_peers import ABSENT, CANNOT_JOIN, DEADLINE_S, JOIN_S, Exchange, RankPeers
+from worker.group_shape import group_shape, parts_of
 from worker.loop import RankGone
 
 _LOOK_S = 0.01
 _REPORT_S = 1.0
 _HEADER = 1 << 16
 """Bytes of a file of weights that its digest covers: names, shapes and places of its tensors."""
+
+
+class RanksOfPart(Exchange):
+    """Some of the ranks."""
+
+    link: RankLink
+
+    def __init__(self, ranks: "Ranks", link: RankLink) -> None:
+        self._ranks, self.link = ranks, link
+
+    def exchange(self, source: int, count: int, target: int) -> None:
+        self._ranks.exchange_by(self.link, source, count, target)
 
 
 class Ranks(RankPeers):
@@ -40,9 +54,18 @@ class Ranks(RankPeers):
         link.on_failure = self._fail
         self._ends: dict[int, int] = {}  # a descriptor of each peer's process, and its rank
         self._watched = select.poll()
-        self._since = self._reported = 0.0
         self.on_wait = on_wait
         self.rank, self.size = link.rank, link.size
+        self.parts: dict[tuple[int, ...], RanksOfPart] = {}
+
+    def make_parts(self, parts: Iterable[tuple[int, ...]]) -> None:
+        """Makes the exchanges of some of the ranks, whose memory follows that of all, when all processes are
+        watched. parts: see parts_of(); all ranks name the same."""
+        first = RankLink.num_bytes(self.size)
+        for part in parts:
+            if self.rank in part:
+                self.parts[part] = RanksOfPart(self, self.link.part(part, first))
+            first += RankLink.num_bytes(len(part))
 
     def watch(self, rank: int, pid: int) -> None:
         """Notices the end of a peer's process. Raises RankGone."""
@@ -56,8 +79,12 @@ class Ranks(RankPeers):
 
     def exchange(self, source: int, count: int, target: int) -> None:
         """Copies [count] bytes of each rank to a target [ranks, count]; see RankLink. Raises RankGone."""
+        self.exchange_by(self.link, source, count, target)
+
+    def exchange_by(self, link: RankLink, source: int, count: int, target: int) -> None:
+        """exchange(), with the ranks of a link. Raises RankGone."""
         self._since = 0.0
-        self.link.exchange(source, count, target, self._look)
+        link.exchange(source, count, target, self._look_for)
 
     def begin_step(self) -> None:
         """Returns when all ranks have the plan of the next step. Raises EngineGone when one has lost the
@@ -71,7 +98,7 @@ class Ranks(RankPeers):
         self._since = 0.0
         self.link.end_epoch()
         while (missing := self.link.begin_epoch()) >= 0:
-            self._look(missing)
+            self._look_for(missing)
             self._pause()
 
     def abort(self) -> None:
@@ -85,28 +112,22 @@ class Ranks(RankPeers):
         self._since = 0.0
         for rank in range(self.size):
             while not (pid := self.link.pid_of(rank)):
-                self._look(rank)
+                self._look_for(rank)
                 if time.monotonic() - self._since > JOIN_S:
                     raise StartupError(CANNOT_JOIN, f"rank {rank} has not come within {JOIN_S:.0f} s", ABSENT)
                 self._pause()
             if rank != self.rank and rank not in self._ends.values():
                 self.watch(rank, pid)
 
-    def _look(self, missing: int) -> None:
-        """Raises RankGone if a peer has ended or failed, or has been waited for too long. missing: a rank
-        that is waited for."""
+    def _look_for(self, missing: int) -> None:
+        """_look(), for a rank."""
+        self._look(f"rank {missing}")
+
+    def _check_peers(self) -> None:
         self._check_ends()
         failed = self.link.aborting_rank
         if failed >= 0 and failed != self.rank:
             raise RankGone(f"rank {failed} of the worker has failed, and rank {self.rank} ends with it")
-        now = time.monotonic()
-        if not self._since:
-            self._since = self._reported = now
-        if now - self._since > DEADLINE_S:
-            raise self._late(missing)
-        if self.on_wait is not None and now - self._reported >= _REPORT_S:
-            self._reported = now
-            self.on_wait("other ranks", (now - self._since) / DEADLINE_S)
 
     def _check_ends(self) -> None:
         for descriptor, _ in self._watched.poll(0):
@@ -118,16 +139,13 @@ class Ranks(RankPeers):
     def _look_for_the_core(self, missing: int) -> None:
         if self.link.has_left(missing):
             raise EngineGone
-        self._look(missing)
+        self._look_for(missing)
 
     def _fail(self, missing: int) -> None:
         """Raises RankGone: an exchange of a program has failed."""
         self._since = 0.0
-        self._look(missing)
-        raise self._late(missing)
-
-    def _late(self, rank: int) -> RankGone:
-        return RankGone(f"rank {rank} of the worker has not come within {DEADLINE_S:.0f} s")
+        self._look_for(missing)
+        raise self._late(f"rank {missing}", DEADLINE_S)
 
     def _gone(self, rank: int) -> RankGone:
         return RankGone(f"rank {rank} of the worker is gone, and rank {self.rank} ends with it")
@@ -140,8 +158,9 @@ def join(
     make_link: Callable[[mmap.mmap, int, int], RankLink] = RankLink,
 ) -> Ranks:
     """Returns the ranks of the group once all are here. on_wait: see RankPeers. Raises StartupError."""
-    size, name = initialize.tensor_parallel_size, f"pagewire-ranks-{initialize.group_name}"
-    num_bytes = RankLink.num_bytes(size)
+    shape, name = group_shape(initialize), f"pagewire-ranks-{initialize.group_name}"
+    size, parts = math.prod(shape), parts_of(*shape)
+    num_bytes = sum(map(RankLink.num_bytes, (size, *map(len, parts))))
     with contextlib.ExitStack() as stack:
         first = initialize.first_rank_pid
         descriptor = _find(name, num_bytes, first, on_wait) if rank else _make(name, num_bytes)
@@ -150,6 +169,7 @@ def join(
         if rank:
             ranks.watch(0, first)
         ranks.await_pids(os.getpid())
+        ranks.make_parts(parts)
     return ranks
 
 

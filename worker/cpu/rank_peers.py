@@ -2,11 +2,13 @@
 
 import ctypes
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from kernels.cpu.runtime.rank_link import RankLink
 from pagewire.errors import StartupError
+from worker.loop import RankGone
 
 JOIN_S = 120.0
 """Seconds that a rank waits for others to begin to load."""
@@ -16,16 +18,12 @@ be loading a large model."""
 CANNOT_JOIN = "cannot join the group of ranks"
 ABSENT = "the log says why a rank has not come; then start again"
 _MOST_FACTS = 4096
+_REPORT_S = 1.0
 
 
-class RankPeers(ABC):
-    """The other ranks of a tensor-parallel group, as this one sees them. For one thread."""
+class Exchange(ABC):
+    """How this rank exchanges bytes with all others of a worker, or with some of them."""
 
-    rank: int
-    size: int
-    on_wait: Callable[[str, float], None] | None
-    """Called once a second, with text and a fraction that changes, while a rank is waited for; None: nothing
-    needs to know."""
     link: RankLink | None = None
     """By which programs exchange; None: they cannot."""
 
@@ -33,6 +31,42 @@ class RankPeers(ABC):
     def exchange(self, source: int, count: int, target: int) -> None:
         """Copies [count] bytes of each rank to a target [ranks, count]. Addresses. All ranks call it with the
         same count. Raises RankGone."""
+
+
+class RankPeers(Exchange):
+    """The other ranks of a worker, as this one sees them. For one thread."""
+
+    rank: int
+    size: int
+    on_wait: Callable[[str, float], None] | None
+    """Called once a second, with text and a fraction that changes, while a rank is waited for; None: nothing
+    needs to know."""
+    parts: Mapping[tuple[int, ...], Exchange]
+    """Exchanges of some ranks, among them this one, by their numbers."""
+
+    _since = _reported = 0.0
+    """When this rank began to wait, and last said so; 0: with the next look."""
+
+    @abstractmethod
+    def _check_peers(self) -> None:
+        """Raises RankGone where it is known that no other rank will come."""
+
+    def _look(self, what: str, limit_s: float | None = None) -> None:
+        """Raises RankGone where something is waited for in vain, or has been for too long. what: that is.
+        limit_s: None: DEADLINE_S."""
+        self._check_peers()
+        limit_s = DEADLINE_S if limit_s is None else limit_s
+        now = time.monotonic()
+        if not self._since:
+            self._since = self._reported = now
+        if now - self._since > limit_s:
+            raise self._late(what, limit_s)
+        if self.on_wait is not None and now - self._reported >= _REPORT_S:
+            self._reported = now
+            self.on_wait(what, (now - self._since) / limit_s)
+
+    def _late(self, what: str, limit_s: float) -> RankGone:
+        return RankGone(f"rank {self.rank} of the worker has waited {limit_s:.0f} s for {what}")
 
     @abstractmethod
     def begin_step(self) -> None:

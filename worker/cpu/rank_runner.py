@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.rank_peers import RankPeers
+from worker.kv_transfer.transfer import BlockTransfer
 from worker.loop import Compilation, StepRunner, never
 
 
@@ -51,6 +52,10 @@ class RankRunner:
     @property
     def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
         return self._runner.held_adapters
+
+    @property
+    def transfer(self) -> BlockTransfer | None:
+        return self._runner.transfer
 
     def abandon(self) -> None:
         """Raises RankGone."""

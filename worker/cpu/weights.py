@@ -18,7 +18,7 @@ from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cp
 from worker.exactness import Exactness, on_cpu
 from worker.layers.matrix import GroupedMethod, WeightSlot
 from worker.models.base import LanguageModel
-from worker.parallel import ONE_RANK, ParallelGroup
+from worker.parallel import ALONE, Groups
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.implementation import ForeignConfig
 from worker.startup.model import Report, load_model, stored_dtype
@@ -87,7 +87,7 @@ class CpuWeights:
     dtype: torch.dtype  # of activations, and of parameters
     arena: Arena | None  # where the weights are; None: they become integers elsewhere
     quantization: str  # of the weights, as ModelFacts says it
-    group: ParallelGroup = ONE_RANK
+    groups: Groups = ALONE
 
 
 def load_cpu_weights(
@@ -95,9 +95,9 @@ def load_cpu_weights(
     config: ModelConfig,
     report: Report,
     memory: WeightsMemory | None,
-    group: ParallelGroup = ONE_RANK,
+    groups: Groups = ALONE,
 ) -> CpuWeights:
-    """memory: for the weights; None: they get new one. group: the rank whose part is loaded. Raises
+    """memory: for the weights; None: they get new one. groups: the rank whose part is loaded. Raises
     StartupError."""
     chosen = initialize.quantization
     if chosen:
@@ -105,14 +105,14 @@ def load_cpu_weights(
         if chosen == "int4":
             refuse_second_quantization(chosen, Path(initialize.model_path))
         bits = OwnBits(f"--quantization {chosen} rounds them again")
-        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits, None, group)
-        return CpuWeights(model, dtype, None, chosen, group)
+        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits, None, groups)
+        return CpuWeights(model, dtype, None, chosen, groups)
     arena = Arena(None if memory is None else memory.tensor())
     bits = OwnBits(why_not() or "", arena)
-    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, bits, arena, group)
+    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, bits, arena, groups)
     if memory is not None:
         memory.release(arena.unused_address)
-    return CpuWeights(model, dtype, arena, bits.quantization, group)
+    return CpuWeights(model, dtype, arena, bits.quantization, groups)
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,6 @@ def with_kernels(
     exactness = exactness.with_cache(initialize.kv_cache_dtype)
     most = initialize.max_num_batched_tokens, initialize.max_num_seqs
     model = fuse(weights.model, kernels.ops, kernels.blocks, *most)
-    if not weights.group.least(model is not weights.model):
+    if not weights.groups.world.least(model is not weights.model):
         model = weights.model  # all ranks exchange the same in a step
     return CpuModel(model, weights.dtype, weights.quantization, kernels.blocks, exactness)

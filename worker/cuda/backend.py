@@ -21,7 +21,15 @@ from worker.cuda.sampling.logprobs import LOGITS, score
 from worker.cuda.sampling.row_parameters import ALIGNMENT
 from worker.cuda.sampling.sampler import PLAIN, CudaSampler, Work
 from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
-from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
+from worker.executor.backend import (
+    Completion,
+    Deferred,
+    LaunchClock,
+    Media,
+    SampledTokens,
+    StepOutputs,
+    StepTimes,
+)
 from worker.memory.kv_cache import KVCache
 from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
@@ -31,6 +39,7 @@ from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
+from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 from worker.step.token_types import TokenTypeRows
@@ -70,8 +79,10 @@ class CudaBackend:
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
         self.adapters = adapters
-        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
-        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
+        virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
+        media = EncodedItems(None if model.vision is None else self._encode)
+        self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=media, send=self._sent)
+        self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
         kept = sampler, self._embeddings, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
@@ -142,7 +153,7 @@ class CudaBackend:
             self.buffers.logit_adapters.load(of_logits)
         self._embeddings.forget(step)
         values = self._embeddings.of_step(starts, step)
-        self._values = None if values is None else self._upload_values(*values)
+        self._values = None if values is None else (self.device.send(values[0].numpy()), values[1])
 
     def logit_adapters(self, tokens: Integers) -> adapters.StepAdapters | None:
         """Returns the adapters of tokens of the step [A], as rows of logits; None: none changes logits."""
@@ -262,10 +273,16 @@ class CudaBackend:
             batch = batch.with_embeddings(*self._values)
         return self.model(batch, self._caches)
 
-    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sends values [N, E] that stand in place of tokens [N] to the device."""
-        sent = self.device.send(values.view(torch.uint8).numpy()).view(values.dtype)
-        return self.device.send(tokens.numpy()), sent
+    def _sent(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns values [N, E] that stand in place of tokens, where the model reads them."""
+        if values.device.type == self.device.place.type:
+            return values
+        return self.device.send(values.view(torch.uint8).numpy()).view(values.dtype)
+
+    def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Returns the vectors of an image on the device; see worker.step.media.Encode."""
+        assert self.model.vision is not None
+        return self.model.vision(self.device.send(pixels.numpy()))
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

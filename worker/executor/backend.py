@@ -6,7 +6,7 @@ read once the step's Completion says that the step is done.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -117,6 +117,20 @@ class StepOutputs(Protocol):
         row, among those that compute."""
 
 
+class Media(Protocol):
+    """What the encoder has made of items, and the rows that have them."""
+
+    @property
+    def failed(self) -> Collection[int]:
+        """Rows that have computed positions of items that became no vectors, or others than planned."""
+
+    def follow(self, plan: worker_pb2.StepPlan) -> None:
+        """Forgets and encodes what a plan says. Raises PlanError."""
+
+    def forget_media(self) -> None:
+        """Forgets all that is encoded, for a core that knows of nothing."""
+
+
 class Backend(Protocol):
     """Rows, cache, model and sampler on one device."""
 
@@ -128,6 +142,10 @@ class Backend(Protocol):
     """Blocks of the swap space."""
     plan_check: PlanCheck | None
     """A compiled check of plans; None: numpy checks them."""
+
+    @property
+    def media(self) -> Media | None:
+        """Of the rows; it changes with `features`. None: no row has media."""
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
         """Executes a plan in a shorter way, with everything that it changes in rows, where it repeats the

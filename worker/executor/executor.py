@@ -1,5 +1,6 @@
 """Executes step plans on any backend: the order of the contract, and all bookkeeping of the host.
 
+    media is forgotten and encoded     follow
     rows and block tables change       apply_changes, append_tokens
     blocks move                        swap, copy_blocks
     inputs are made, the model runs    read_step, upload, forward
@@ -32,6 +33,7 @@ from pagewire.ipc.logprob_columns import join, pick
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
 from worker.executor.pending_step import PendingStep
 from worker.grammar.matcher import Matcher
+from worker.kv_transfer.transfer import BlockTransfer
 from worker.loop import never
 from worker.pooling.rows import PoolRows
 from worker.pooling.stages import AnyHead
@@ -40,6 +42,7 @@ from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
 from worker.step.plan_reader import (
     NoAdapters,
+    NoMedia,
     RowStops,
     append_tokens,
     apply_changes,
@@ -48,7 +51,7 @@ from worker.step.plan_reader import (
     read_swaps,
     steps_of_burst,
 )
-from worker.step.rows import RowTable, column
+from worker.step.rows import PlanError, RowTable, column
 
 B = TypeVar("B", bound=Backend)
 
@@ -157,10 +160,15 @@ class StepExecutor(Generic[B]):
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
         self._pooling, self._stops = PoolRows(heads), RowStops()
         drafted = (self._stops,) if speculator is None else speculator.features
-        refusing = (NoAdapters(),) if adapters is None else ()
+        refusing = (
+            *([NoAdapters()] if adapters is None else ()),
+            *([NoMedia()] if backend.media is None else ()),
+        )
         kept = self._logprobs, self._beams, self._pooling
         self._features = (*backend.features, *kept, *drafted, *refusing)
         self._pending: deque[PendingStep] = deque()
+        self.transfer: BlockTransfer | None = None
+        """Of blocks from and to other workers, where there is one."""
 
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
         """Launches a plan. Raises PlanError when it does not fit the rows."""
@@ -196,6 +204,8 @@ class StepExecutor(Generic[B]):
             pending.complete_with(self.backend.submit(clock))
             return
         with self.backend.step(plan):
+            if plan.encode or plan.forgotten_media:
+                self._follow_media(plan)
             apply_changes(plan, self.rows, self._features)
             appended, token_ids = append_tokens(plan, self.rows)
             self.backend.update_rows(plan, appended, token_ids)
@@ -244,16 +254,26 @@ class StepExecutor(Generic[B]):
         return () if self._adapters is None else self._adapters.loaded
 
     def abandon(self) -> None:
-        """Blocks keep what they hold."""
+        """Blocks keep what they hold, and nothing is written to them any more. What is encoded is
+        forgotten."""
+        if self.transfer is not None:
+            self.transfer.stop_all()
         while self._pending:
             self.finish()
         rows = np.flatnonzero(self.rows.num_tokens).tolist()
         self.execute(worker_pb2.StepPlan(removed_rows=pack_u32(rows)))
+        if self.backend.media is not None:
+            self.backend.media.forget_media()
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Runs one step to its end, with no other step in flight."""
         self.launch(plan)
         return self.finish()
+
+    def _follow_media(self, plan: worker_pb2.StepPlan) -> None:
+        if self.backend.media is None:
+            raise PlanError("an item is to be encoded, and nothing encodes")
+        self.backend.media.follow(plan)
 
     def _move_blocks(self, plan: worker_pb2.StepPlan) -> None:
         """Copies blocks to host memory, back from there, then within the cache."""
@@ -291,6 +311,8 @@ class StepExecutor(Generic[B]):
             pending.next_draft_counts = speculator.next_counts(step.sample_rows)
         if len(step.sample_rows):
             pending.add_errors(backend.grammars.errors(step.sample_rows.tolist()))
+            if backend.media is not None and backend.media.failed:
+                pending.add_failed(np.isin(step.sample_rows, list(backend.media.failed)))
 
     def _wanted(self, rows: Integers) -> Wanted:
         """Returns what is read of the rows [A] that sample: logits, if one is a beam, pools them or requests

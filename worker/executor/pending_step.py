@@ -30,6 +30,7 @@ class PendingStep:
         self._candidates: Deferred[BeamCandidates] | None = None
         self._pooled: PooledStep | None = None
         self._errors: Mapping[int, str] = {}
+        self._failed: npt.NDArray[np.bool_] | None = None  # [A]; None: no row
         self._prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]] | None = None
         self._completions: list[Completion] = []  # of a burst, one for each step
         self._sample_counts: Integers | None = None  # [A]; None: 1 each
@@ -78,6 +79,10 @@ class PendingStep:
         """Adds why rows have no token, by index into the sampled rows."""
         self._errors = errors
 
+    def add_failed(self, failed: npt.NDArray[np.bool_]) -> None:
+        """Adds which of the rows [A] have no token, as after NaN: the model could not read their prompts."""
+        self._failed = failed
+
     def complete_with(self, completion: Completion) -> None:
         """Adds what tells that the step is done."""
         self._completions.append(completion)
@@ -102,15 +107,22 @@ class PendingStep:
             result.prompt_logprobs.extend(self._prompts())
         vectors = self._pooled.vectors() if self._pooled is not None else []
         if self._beams is not None or vectors:
-            result.token_ids = token_column(self._mixed_tokens(vectors, result))
+            result.token_ids = token_column(self._without_failed(self._mixed_tokens(vectors, result)))
         elif self._sampled is not None:
-            result.token_ids = token_column(self._sampled.tokens())
+            result.token_ids = token_column(self._without_failed(self._sampled.tokens()))
         if self._sampled is not None:
             columns = self._sampled.logprobs()
             if columns is not None:
                 result.logprobs.CopyFrom(columns)
         self._write_draft_counts(result)
         return result
+
+    def _without_failed(self, tokens: Integers) -> Integers:
+        """Returns tokens [sum of sample counts] but for those of rows that have failed."""
+        if self._failed is None:
+            return tokens
+        counts = 1 if self._sample_counts is None else self._sample_counts
+        return np.where(np.repeat(self._failed, counts), NO_TOKEN, tokens)
 
     def _write_draft_counts(self, result: worker_pb2.StepResult) -> None:
         if self._sample_counts is not None:

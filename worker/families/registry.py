@@ -19,6 +19,7 @@ from worker.config.hf_config import (
 from worker.families import dense, encoders, learned_positions, linear
 from worker.families.experts import deepseek, granite, llama4, mixtral, qwen_moe
 from worker.families.normed import gemma, norms_after
+from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": linear.BAMBA,
@@ -95,7 +96,7 @@ HEADLESS = {**BARE_DECODERS, **ENCODERS, **CLASSIFIERS}
 
 def is_known(architecture: str) -> bool:
     """True for an architecture of config.json that there is a family for."""
-    return architecture in DECODERS or architecture in HEADLESS
+    return any(architecture in names for names in (DECODERS, SEEING, HEADLESS))
 
 
 def find_architecture(fields: Fields) -> tuple[str, bool]:
@@ -107,7 +108,8 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
-        f"known are {', '.join(name.replace('ForCausalLM', '') for name in DECODERS)} (...ForCausalLM)",
+        f"known are {', '.join(SEEING)}, "
+        f"{', '.join(name.replace('ForCausalLM', '') for name in DECODERS)} (...ForCausalLM)",
     )
 
 
@@ -117,6 +119,8 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     change what the model computes."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
+    if architecture in SEEING:
+        return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     family = DECODERS[architecture]
     if family.nested:
@@ -130,3 +134,38 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     fields.refuse_unknown({*HARMLESS, *family.harmless})
     # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
     return replace(config, tied=True, classifies=classifies) if is_bare else config
+
+
+def decoder_of(model_type: str) -> str | None:
+    """Returns the architecture of the decoders that text_config.model_type names, where an encoder of images
+    may stand beside them; None: there is none."""
+    wanted = model_type.removesuffix("_text").replace("_", "")
+    for name, family in DECODERS.items():
+        short = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").replace("_", "").lower()
+        if short == wanted and not family.nested and name not in (*ENCODERS.values(), *_WITHOUT_IMAGES):
+            return name
+    return None
+
+
+_WITHOUT_IMAGES = "Gemma4ForCausalLM", "OPTForCausalLM"
+"""Decoders that look up more by token id than embeddings, or whose embeddings have another width."""
+
+
+def _read_seeing(
+    family: SeeingFamily, architecture: str, whole: Fields, folder: Path, tokenizer: Path | None
+) -> ModelConfig:
+    """Reads the configuration of a decoder beside an encoder of images; see read_model_config()."""
+    kind = whole.object("text_config").text("model_type", family.decoder)
+    name, defaults = decoder_of(kind), DEFAULT_SIZES.get(kind, {})
+    fields = whole.below("text_config", *_SHARED, defaults=defaults)
+    if name is None:
+        raise fields.wrong("model_type", "no decoder of that type is known")
+    decoder = DECODERS[name]
+    ends = read_ends(folder, fields, tokenizer)
+    for field, value in (*decoder.only.items(), *family.only.items()):
+        fields.expect(field, value)
+    config = decoder.read(fields, common_fields(fields, architecture, ends))
+    fields.refuse_unknown({*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text})
+    vision = family.read_vision(whole, folder, config)
+    whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
+    return replace(config, vision=vision, decoder=name)

@@ -29,6 +29,14 @@ class CapturedStates(Layer):
         """What was copied last, in the order of `after`: [T, E] each, or the buffers of a program [M, E]."""
         return [self._states[number] for number in self.after]
 
+    def __getitem__(self, number: int) -> torch.Tensor:
+        """Returns what was copied last behind block `number`, [T, E]."""
+        return self._states[number]
+
+    def __setitem__(self, number: int, state: torch.Tensor) -> None:
+        """Takes what another stage has copied behind block `number`, [T, E]."""
+        self._states[number] = state
+
     def forward(self, number: int, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Copies the stream behind block `number`, if it is one of these. x, residual: see AnyBlock. Returns
         x."""
@@ -50,6 +58,8 @@ class AnyBlock(Layer, ABC):
 
     attention: AttentionPart
     mlp: FeedForward
+    has_residual = True
+    """Whether the Stream that it returns has two tensors."""
 
     def forward(
         self,
@@ -98,10 +108,10 @@ class AroundNormBlock(Block):
         self,
         attention_norm: Norm,
         attention: AttentionPart,
-        attention_output_norm: Norm,
+        attention_output_norm: Layer,
         mlp_norm: Norm,
         mlp: FeedForward,
-        mlp_output_norm: Norm,
+        mlp_output_norm: Layer,
     ) -> None:
         super().__init__(attention_norm, attention, mlp_norm, mlp)
         self.attention_output_norm, self.mlp_output_norm = attention_output_norm, mlp_output_norm
@@ -143,6 +153,8 @@ class ParallelBlock(AnyBlock):
 
 class PostNormBlock(Block):
     """Attention and feed-forward, each with a residual and then a norm. x is all of the stream."""
+
+    has_residual = False
 
     def compute(self, x: torch.Tensor, residual: torch.Tensor | None, attend: Part, feed: Part) -> Stream:
         assert residual is None

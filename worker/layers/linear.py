@@ -156,6 +156,11 @@ class RowLinear(Matrix):
         """Of all inputs, also where this rank's weight has some of them."""
         return (AdaptedMatrix(self.in_features, (self.out_features,)),)
 
+    @property
+    def is_undivided(self) -> bool:
+        """Whether each rank has all inputs: they are one unit."""
+        return self._units == 1
+
     def leaves(self, multiple: int) -> int:
         return max(1, self._all_leaves(multiple) // self.group.size)
 

@@ -1,8 +1,8 @@
 """The modules of a checkpoint that adapters may change (peft's target modules), and where their rows went."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -29,6 +29,10 @@ class Target:
         rows = b[self.rows]
         rows = (rows[list(self.order)] if self.order else rows).contiguous()
         return (rows.T.contiguous(), a.T.contiguous()) if self.is_turned else (a, rows)
+
+    def of(self, layers: Collection[Layer]) -> "Target":
+        """Returns it for a rank that has these layers alone."""
+        return self if self.layer in layers else replace(self, is_held=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,27 @@ class TargetModules:
         transformers: "layers.0.mlp" for "model.language_model.layers.0.block_sparse_moe"."""
         name = re.sub(r"(^|\.)language_model\.", r"\1", name).removeprefix(self.prefix)
         return name.replace(".block_sparse_moe", ".mlp").replace(".router.layer", ".router")
+
+    def of(self, layers: Collection[Layer]) -> "TargetModules":
+        """Returns all modules for a rank that has these layers alone. It still checks what an adapter has for
+        the others."""
+
+        def targets(found: Mapping[str, tuple[Target, ...]]) -> dict[str, tuple[Target, ...]]:
+            return {module: tuple(each.of(layers) for each in parts) for module, parts in found.items()}
+
+        def stacked(target: StackedTarget) -> StackedTarget:
+            experts = (tuple(each.of(layers) for each in parts) for parts in target.experts)
+            return replace(target, experts=tuple(experts))
+
+        return replace(
+            self,
+            targets=targets(self.targets),
+            embeddings=targets(self.embeddings),
+            stacked={
+                module: {name: stacked(target) for name, target in parameters.items()}
+                for module, parameters in self.stacked.items()
+            },
+        )
 
     def is_unsupported(self, module: str) -> bool:
         """True for a module that the model has, by its normal name, where adapters are not supported."""

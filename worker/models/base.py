@@ -14,6 +14,7 @@ from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent import LatentAttention
 from worker.layers.targets import TargetModules
 from worker.parallel import Placement
+from worker.vision.encoder import ImageEncoder
 
 
 class LanguageModel(Layer, ABC):
@@ -24,10 +25,17 @@ class LanguageModel(Layer, ABC):
     head: VocabEmbedding  # the embedding itself where the weights are tied
     has_head = True
     """Whether logits are ever computed."""
+    gets_tokens = False
+    """Whether this rank has no head, as another one chooses the tokens."""
     has_token_types = False
     """Whether forward() depends on the types of tokens."""
     target_modules: TargetModules | None = None
     """Where adapters go; None: the model takes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vision: ImageEncoder | None = None
+        """What makes vectors of images, which stand in place of tokens; None: the model sees none."""
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """What each layer that attends keeps in the KV cache, in the order of the layers."""
@@ -103,3 +111,5 @@ class Family:
     """Part of the names in the checkpoint that some checkpoints lack."""
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names in place of some of these, in checkpoints that have all tensors under these."""
+    spellings: tuple[Mapping[str, str], ...] = ()
+    """Prefixes of names, and what stands for them in some checkpoints that have all tensors under these."""

@@ -6,14 +6,16 @@ import torch
 
 from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.rotary import Angles
-from worker.layers.block import AnyBlock, CapturedStates
+from worker.layers.block import AnyBlock, Stream
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import Norm
-from worker.models.base import LanguageModel
+from worker.models.staged import StagedModel
 
 
-class Decoder(LanguageModel):
-    """A LanguageModel whose steps can be programs, if those of its layers can."""
+class Decoder(StagedModel):
+    """A StagedModel whose steps can be programs, if those of its layers can."""
+
+    layers: tuple[AnyBlock, ...]
 
     def __init__(
         self,
@@ -28,22 +30,7 @@ class Decoder(LanguageModel):
         super().__init__()
         # In the order in which the weights were allocated: packing reuses their memory from the front.
         self.embedding = embedding
-        self.rotary_of = tuple(rotaries) or (None,) * len(blocks)
-        self.rotaries = torch.nn.ModuleList(dict.fromkeys(filter(None, self.rotary_of)))
-        self.layers = tuple(blocks)
-        self.blocks = torch.nn.ModuleList(blocks)
-        self.norm, self.head = norm, embedding if head is None else head
-        self.capturing: CapturedStates | None = None
-
-    def capture(self, after: Sequence[int]) -> None:
-        """Has each step copy its hidden states behind so many blocks, see `captured`. Call it before
-        kernels are chosen."""
-        self.capturing = CapturedStates(after, 1.0 if self.norm is None else self.norm.residual_scale)
-
-    @property
-    def captured(self) -> Sequence[torch.Tensor]:
-        """Those of the step; of a program that was recorded last, its buffers [M, E]."""
-        return () if self.capturing is None else self.capturing.states
+        self.hold(blocks, rotaries or (None,) * len(blocks), norm, embedding if head is None else head)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
         """Returns the input of the first block, [T, E]."""
@@ -51,19 +38,28 @@ class Decoder(LanguageModel):
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         rotations = {rotary: rotary.rotation(batch) for rotary in self._distinct_rotaries()}
-        x: torch.Tensor = self.embed(batch)
-        residual: torch.Tensor | None = None
+        x, residual = self._input(batch)
         for number, (block, cache, rotary) in enumerate(
-            zip(self.layers, caches, self.rotary_of, strict=True), start=1
+            zip(self.layers, caches, self.rotary_of, strict=True), 1 + self.first_layer
         ):
             rotation = None if rotary is None else rotations[rotary]
             with self.ops.layer():
                 x, residual = block.forward(x, residual, batch, cache, rotation)
             if self.capturing is not None:
                 self.capturing(number, x, residual)
+        if self.handover is not None and not self.stage.is_last:
+            self.handover.send(x, residual)
+            return self.handover.receive(len(x))[0] if self.stage.is_first else x
         if self.norm is not None:
-            return self.norm.add(x, residual)[0]
-        return x if residual is None else residual + x
+            hidden, _ = self.norm.add(x, residual)
+        else:
+            hidden = x if residual is None else residual + x
+        if self.handover is not None:
+            self.handover.send(hidden)
+        return hidden
 
-    def _distinct_rotaries(self) -> list[Angles]:
-        return [rotary for rotary in dict.fromkeys(self.rotary_of) if rotary is not None]
+    def _input(self, batch: InputBatch) -> Stream:
+        """Returns the input of the first block of this stage."""
+        if self.handover is None or self.stage.is_first:
+            return self.embed(batch), None
+        return self.handover.receive(len(batch.token_ids), self.layers[0].has_residual)

@@ -8,7 +8,6 @@ from kernels.api import AttentionSpec, InputBatch, LayerCache, adapters
 from worker.config.gemma4 import Gemma4Config
 from worker.layers.attention.rotary import Rotary
 from worker.layers.attention.self_attention import Attention
-from worker.layers.block import CapturedStates
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.gemma4 import (
     Gemma4Block,
@@ -23,23 +22,27 @@ from worker.layers.gemma4 import (
 from worker.layers.linear import ColumnLinear, Part, RowLinear, column_linear
 from worker.layers.mlp import GatedActivation, GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
-from worker.models.base import LanguageModel
+from worker.models.staged import StagedModel
 from worker.models.transformer import embedding_factor
-from worker.parallel import Placement
+from worker.parallel import Groups, Placement
 
 
-class Gemma4Model(LanguageModel):
-    """A decoder without its weights. Its steps are computed layer by layer."""
+class Gemma4Model(StagedModel):
+    """A decoder without its weights. Its steps are computed layer by layer. Layers of a stage read keys and
+    values of that stage alone; the vectors that layers have of tokens are made by stage 0, and handed on."""
+
+    layers: tuple[Gemma4Block, ...]
 
     def __init__(self, config: Gemma4Config, place: Placement) -> None:
         super().__init__()
-        vocab, hidden = config.vocab_size, config.hidden_size
-        self.embedding = VocabEmbedding(vocab, hidden, place)
+        vocab, hidden, stage = config.vocab_size, config.hidden_size, place.stage
+        first, last = place.held(stage.is_first), place.held(stage.is_last)
+        self.embedding = VocabEmbedding(vocab, hidden, first)
         self.embedding_factor = embedding_factor(config, place.dtype)
         self.per_layer = None
         if config.layer_width:
             sizes = config.layer_vocab, config.num_layers, config.layer_width
-            self.per_layer = PerLayerInputs(sizes, hidden, config.norm_eps, place)
+            self.per_layer = PerLayerInputs(sizes, hidden, config.norm_eps, first)
         layers = range(config.num_layers)
         kinds = [(config.ropes[layer], config.kv_sizes(layer)[1]) for layer in layers]
         rotaries = {
@@ -47,35 +50,56 @@ class Gemma4Model(LanguageModel):
             for rope, size in dict.fromkeys(kinds)
             if rope is not None
         }
-        self.rotaries = torch.nn.ModuleList(rotaries.values())
-        self.rotary_of = tuple(rotaries[rope, size] for rope, size in kinds if rope is not None)
-        self.layers = tuple(block(config, layer, place) for layer in layers)
-        self.blocks = torch.nn.ModuleList(self.layers)
-        own = [layer for layer in layers if config.source_of(layer) == layer]
-        self.cache_of = tuple(own.index(config.source_of(layer)) for layer in layers)
-        self.norm = RMSNorm(hidden, config.norm_eps, place)
-        self.head = self.embedding if config.tied else VocabEmbedding(vocab, hidden, place)
+        self.hold(
+            [block(config, layer, place.held(stage.has(layer))) for layer in layers],
+            [rotaries[rope, size] for rope, size in kinds if rope is not None],
+            RMSNorm(hidden, config.norm_eps, last),
+            self.embedding if config.tied else VocabEmbedding(vocab, hidden, first),
+        )
+        own = [layer for layer in layers if config.source_of(layer) == layer and stage.has(layer)]
+        self.cache_of = tuple(own.index(config.source_of(layer)) for layer in layers[stage.layers])
+        self.layer_width, self.num_layers = config.layer_width, config.num_layers
         self.logit_cap = config.logit_cap
-        self.capturing: CapturedStates | None = None
 
-    def capture(self, after: Sequence[int]) -> None:
-        self.capturing = CapturedStates(after)
-
-    @property
-    def captured(self) -> Sequence[torch.Tensor]:
-        return () if self.capturing is None else self.capturing.states
+    def keep(self, groups: Groups, width: int, dtype: torch.dtype) -> None:
+        super().keep(groups, width, dtype)
+        if not self.stage.is_first:
+            self.per_layer = None
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """caches: one per layer that keeps keys and values."""
-        rotations = {rotary: rotary.rotation(batch) for rotary in dict.fromkeys(self.rotary_of)}
-        x = self.ops.scaled_add(self.embedding(batch), None, self.embedding_factor)
-        inputs = None if self.per_layer is None else self.per_layer(x, batch)
-        for number, layer in enumerate(self.layers):
+        rotations = {rotary: rotary.rotation(batch) for rotary in self._distinct_rotaries()}
+        x, inputs = self._input(batch)
+        columns = zip(self.layers, self.cache_of, self.rotary_of, strict=True)
+        for number, (layer, cache, rotary) in enumerate(columns):
             own = None if inputs is None else inputs[:, number]
-            x = layer(x, own, batch, caches[self.cache_of[number]], rotations[self.rotary_of[number]])
+            assert rotary is not None
+            x = layer(x, own, batch, caches[cache], rotations[rotary])
             if self.capturing is not None:
-                self.capturing(number + 1, x, None)
-        return self.norm(x)
+                self.capturing(self.first_layer + number + 1, x, None)
+        if self.handover is not None and not self.stage.is_last:
+            self.handover.send(x)
+            if inputs is not None:
+                self.ops.send(inputs[:, len(self.layers) :].flatten(1), self.stage.behind)
+            return self.handover.receive(len(x))[0] if self.stage.is_first else x
+        assert self.norm is not None
+        hidden = self.norm(x)
+        if self.handover is not None:
+            self.handover.send(hidden)
+        return hidden
+
+    def _input(self, batch: InputBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the residual stream before the first layer of this stage, [T, E], and the vectors of its
+        layers and those of later stages, [T, L, P]; None: layers have none."""
+        if self.handover is None or self.stage.is_first:
+            x = self.ops.scaled_add(self.embedding(batch), None, self.embedding_factor)
+            return x, None if self.per_layer is None else self.per_layer(x, batch)
+        x, _ = self.handover.receive(len(batch.token_ids))
+        if not self.layer_width:
+            return x, None
+        left = self.num_layers - self.first_layer
+        inputs = self.ops.receive((len(x), left * self.layer_width), x.dtype, self.stage.before)
+        return x, inputs.view(len(x), left, self.layer_width)
 
     def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
         logits = super().logits(hidden, adapters)

@@ -2,7 +2,9 @@
 worker.families.registry, which has how their files are read."""
 
 from pagewire.checkpoints.files import ENCODERS
+from worker.config.hf_config import ModelConfig
 from worker.families.registry import DECODERS
+from worker.families.seeing import SEEING
 from worker.models.base import Family
 from worker.models.encoder import Encoder
 from worker.models.gemma4 import Gemma4Model
@@ -25,3 +27,18 @@ FAMILIES: dict[str, Family] = {
     )
     for name, family in DECODERS.items()
 }
+
+
+def family_of(config: ModelConfig) -> Family:
+    """Returns how a model is built and loaded."""
+    if config.vision is None:
+        return FAMILIES[config.architecture]
+    seeing, decoder = SEEING[config.architecture], DECODERS[config.decoder]
+    return Family(
+        Transformer,
+        seeing.names_of(config.vision, decoder),
+        seeing.unused_of(config.vision, decoder),
+        optional_prefix=decoder.optional_prefix,
+        other_names=seeing.text_names(decoder.other_names),
+        spellings=seeing.spellings,
+    )

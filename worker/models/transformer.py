@@ -31,15 +31,19 @@ from worker.layers.norm import HeadNormLayers, LayerNorm, NoNorm, Norm, NormOfAl
 from worker.layers.states import AttentionBesideMamba2
 from worker.models.decoder import Decoder
 from worker.models.states import gated_attention, gated_delta_net, mamba2
-from worker.parallel import Placement
+from worker.parallel import Groups, Placement
+from worker.vision.encoder import ImageEncoder
 
 
 class Transformer(Decoder):
     """A decoder of attention and feed-forward parts, without its weights."""
 
     def __init__(self, config: DecoderConfig, place: Placement) -> None:
+        stage = place.stage
+        first, last = place.held(stage.is_first), place.held(stage.is_last)
+
         def embedding() -> VocabEmbedding:
-            return VocabEmbedding(config.vocab_size, config.state_size, place)
+            return VocabEmbedding(config.vocab_size, config.state_size, first)
 
         rotaries = {
             rope: Rotary(rope, config.head_dim, place.device)
@@ -52,19 +56,26 @@ class Transformer(Decoder):
             unrotated = QueryTemperature(config.temperature, *sizes, place.device)
         super().__init__(
             embedding(),
-            [block(config, layer, place) for layer in range(config.num_layers)],
-            norm(config, place) if config.last_norm and config.norm_place is not NormPlace.LAST else None,
+            [block(config, layer, place.held(stage.has(layer))) for layer in range(config.num_layers)],
+            norm(config, last) if config.last_norm and config.norm_place is not NormPlace.LAST else None,
             None if config.tied else embedding(),
             [unrotated if rope is None else rotaries[rope] for rope in config.ropes],
         )
         self.positions = None
         if config.learned_positions:
             table = config.max_position, config.hidden_size
-            self.positions = PositionEmbedding(*table, place, config.position_offset)
+            self.positions = PositionEmbedding(*table, first, config.position_offset)
         self.embedding_factor = embedding_factor(config, place.dtype)
         # As in transformers: where the lookup scales, input embeddings stand for what is scaled already.
         self.lookup_scales = config.rounds_embedding_scale
         self.logit_scale, self.logit_cap = config.logit_scale, config.logit_cap
+        if config.vision is not None:
+            self.vision = ImageEncoder(config.vision, config.hidden_size, place.whole)
+
+    def keep(self, groups: Groups, width: int, dtype: torch.dtype) -> None:
+        super().keep(groups, width, dtype)
+        if not self.stage.is_first:
+            self.positions = None
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
         if self.positions is not None:

@@ -1,6 +1,7 @@
 """What loading needs of a device: checks before anything is read, a model with its weights, and what executes
 steps of it. Needs no torch."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from worker.cpu.rank_peers import RankPeers
 from worker.exactness import Exactness
 from worker.executor.executor import B, StepExecutor
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.group_shape import group_shape
+from worker.kv_transfer.memory import BlockMemory
 from worker.step.rows import RowTable
 from worker.step.warmup_plans import Execute, measure_prefill
 
@@ -32,8 +35,8 @@ class LoadPlan:
 
     @property
     def ranks(self) -> int:
-        """Of the tensor-parallel group."""
-        return max(1, self.initialize.tensor_parallel_size)
+        """Of the worker."""
+        return math.prod(group_shape(self.initialize))
 
     @property
     def most_drafts(self) -> int:
@@ -96,6 +99,10 @@ class LoadedModel(ABC, Generic[B]):
         """Returns what executes steps whose durations are measured."""
         return executor.execute
 
+    def block_memory(self, executor: StepExecutor[B]) -> BlockMemory | None:
+        """Returns the blocks as bytes that threads may read and write beside the steps; None: they cannot."""
+        return None
+
     @abstractmethod
     def finish(self, executor: StepExecutor[B], ready: worker_pb2.Ready) -> None:
         """Adds what only this device knows to what the core is told, and logs what was loaded in one line."""
@@ -111,7 +118,7 @@ class Platform(ABC, Generic[B]):
         """worker: of this process."""
         self.worker = worker
         self.ranks: RankPeers | None = None
-        """The other ranks of the tensor-parallel group, from load_model() on; None: there are none."""
+        """The other ranks of the worker, from load_model() on; None: there are none."""
 
     @abstractmethod
     def check(self, initialize: worker_pb2.Initialize) -> None:

@@ -1,10 +1,13 @@
 """A CPU: compiled kernels where it has some, torch where not, and drafters with weights of their own."""
 
 import logging
+import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from kernels.api import CacheLayout
@@ -20,8 +23,8 @@ from worker.adapters.store import AdapterStore
 from worker.cpu.backend import CpuBackend
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
-from worker.cpu.rank_checks import check_ranks
-from worker.cpu.rank_group import ProcessGroup
+from worker.cpu.rank_checks import check_ranks, divide_stages
+from worker.cpu.rank_group import make_groups
 from worker.cpu.rank_memory import join, model_digest
 from worker.cpu.rank_peers import RankPeers
 from worker.cpu.threads import choose_threads, own_cores
@@ -29,13 +32,16 @@ from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.group_shape import group_shape
+from worker.kv_transfer.memory import BlockMemory, PoolMemory
 from worker.meeting import Meeting
 from worker.memory.kv_cache import KVCache, await_freed_memory, block_bytes, choose_num_blocks
 from worker.memory.populate import claim_large
 from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
-from worker.parallel import ONE_RANK, ParallelGroup
+from worker.models.staged import StagedModel
+from worker.parallel import ALONE, Groups
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
 from worker.pooling.vectors import Floats
@@ -44,7 +50,7 @@ from worker.speculation.models.draft_model import read_draft_model
 from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
-from worker.startup.checks import refuse_fast_matmul
+from worker.startup.checks import check_stages, refuse_fast_matmul
 from worker.startup.model import dtype_name, model_bytes, stored_dtype
 from worker.step.warmup_plans import Execute, decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
@@ -75,16 +81,18 @@ class CpuPlatform(Platform[CpuBackend]):
 
     def load_model(self, plan: LoadPlan) -> "LoadedOnCpu":
         initialize, config, report = plan.initialize, plan.config, plan.report
-        drafter = read_drafter(plan)
-        group = self._join(plan)  # by compiled code, which must not run while other code is loaded
+        drafter = read_drafter(plan) if self.worker.rank == 0 else None
+        groups = self._join(plan)  # by compiled code, which must not run while other code is loaded
         if self._precompiled is not None:
             self._precompiled.begin()
-        weights = load_cpu_weights(initialize, config, report, self._memory, group)
+        weights = load_cpu_weights(initialize, config, report, self._memory, groups)
         if drafter is not None:
             drafter.capture(weights.model)
         self._set_threads(weights.model, workers_on_host(initialize))
         if self._precompiled is not None:
             self._precompiled.wait(report)
+        if groups.stage.count > 1 and initialize.speculation.method == engine_pb2.DRAFT_METHOD_HEADS:
+            capture_in_stages(weights.model, groups)
         computing = with_kernels(initialize, config, weights, report, self._pinned)
         check_exactness(plan.speculation, computing.exactness)
         draft = None
@@ -92,16 +100,18 @@ class CpuPlatform(Platform[CpuBackend]):
             draft = drafter.load(weights.model, computing.dtype, report, self._pinned)
         facts = computing.exactness, dtype_name(computing.dtype), computing.quantization
         weight_bytes, takes_over = model_bytes(computing.model), bool(self.worker.standby)
-        return LoadedOnCpu(plan, *facts, weight_bytes, computing, draft, takes_over, group)
+        return LoadedOnCpu(plan, *facts, weight_bytes, computing, draft, takes_over, groups)
 
-    def _join(self, plan: LoadPlan) -> ParallelGroup:
-        """Returns this rank of the group, once all ranks are here and are found alike. Raises StartupError
+    def _join(self, plan: LoadPlan) -> Groups:
+        """Returns the groups of this rank, once all ranks are here and are found alike. Raises StartupError
         before weights are read."""
         initialize = plan.initialize
-        size = initialize.tensor_parallel_size
-        if size <= 1:
-            return ONE_RANK
-        check_ranks(plan.config, size, initialize.quantization)
+        tensor, stages = group_shape(initialize)
+        if tensor * stages == 1:
+            return ALONE
+        check_stages(plan.config, stages)
+        model = check_ranks(plan.config, tensor, initialize.quantization)
+        starts = divide_stages(plan.config, model, stages) if stages > 1 else ()
         chosen = instruction_sets.target_set()
         rank, meeting = self.worker.rank, self._meeting
         ranks: RankPeers
@@ -121,7 +131,7 @@ class CpuPlatform(Platform[CpuBackend]):
             },
             meeting.host if meeting is not None else "",
         )
-        return ProcessGroup(rank, size, ranks=ranks)
+        return make_groups(ranks, tensor, starts)
 
     def _set_threads(self, model: LanguageModel, num_workers: int) -> None:
         """Sets the number of torch's threads, which the compiled kernels take over."""
@@ -131,7 +141,7 @@ class CpuPlatform(Platform[CpuBackend]):
 
 def workers_on_host(initialize: worker_pb2.Initialize) -> int:
     """Returns how many workers, this one included, share the processors and the memory."""
-    ranks = max(1, initialize.tensor_parallel_size) // max(1, initialize.num_hosts)
+    ranks = math.prod(group_shape(initialize)) // max(1, initialize.num_hosts)
     return max(1, initialize.data_parallel_size) * ranks
 
 
@@ -144,6 +154,18 @@ def read_drafter(plan: LoadPlan) -> DrafterPlan | None:
     return read_head(plan.initialize, plan.config) if method == engine_pb2.DRAFT_METHOD_HEADS else None
 
 
+def capture_in_stages(model: LanguageModel, groups: Groups) -> None:
+    """Has all stages keep the hidden states that the head of rank 0 reads, as rank 0 does: others have no
+    files of the head. Exchanges something with other ranks."""
+    assert isinstance(model, StagedModel)
+    wanted = np.zeros(1 + groups.stage.starts[-1], np.int64)  # behind so many blocks
+    if model.capturing is not None:
+        wanted[list(model.capturing.after)] = 1
+    found = np.flatnonzero(groups.world.tell(wanted)).tolist()
+    if model.capturing is None:
+        model.capture(found)
+
+
 @dataclass(frozen=True)
 class LoadedOnCpu(LoadedModel[CpuBackend]):
     """A model on the CPU."""
@@ -151,7 +173,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
     computing: CpuModel
     draft: LoadedDrafter | None
     takes_over: bool  # streams wait for this worker, which does not wait for the pages of its cache
-    group: ParallelGroup
+    groups: Groups
 
     def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[CpuBackend]:
         initialize = self.plan.initialize
@@ -169,7 +191,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         plan, model, dtype, draft = self.plan, self.computing.model, self.computing.dtype, self.draft
         initialize, specs = plan.initialize, model.kv_cache_specs()
         rows, size, stored = initialize.max_num_seqs, initialize.block_size, stored_dtype(initialize, dtype)
-        checkpoints = initialize.state_checkpoints
+        checkpoints, vision = initialize.state_checkpoints, model.vision
+        encoder = 0 if vision is None else vision.activation_bytes + vision.kept_bytes(initialize)
         with draft.names_both() if draft is not None else nullcontext():
             num_blocks = choose_num_blocks(
                 initialize.num_blocks,
@@ -180,9 +203,9 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
                 num_workers=workers_on_host(initialize),
                 requested_bytes=initialize.kv_cache_bytes,
                 num_threads=torch.get_num_threads(),
-                reserved=states_bytes(model.state_specs(), rows, checkpoints, plan.most_drafts),
+                reserved=states_bytes(model.state_specs(), rows, checkpoints, plan.most_drafts) + encoder,
             )
-        num_blocks = self.group.least(num_blocks)
+        num_blocks = self.groups.world.least(num_blocks)
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
         return KVCache(specs, CacheLayout(size, num_blocks, dtype, CPU, each_alone, stored))
 
@@ -193,7 +216,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         plan, model = self.plan, self.computing.model
         rows = plan.make_rows(cache.num_blocks)
         ops = sampling_kernels(torch.get_num_threads())
-        sampler = make_sampler(self.group, rows.max_num_rows, rows.vocab_size, CPU, ops, grammars)
+        world = self.groups.world
+        sampler = make_sampler(world, rows.max_num_rows, rows.vocab_size, CPU, ops, grammars)
         drafter = observe = None
         drafter_tensors: list[torch.Tensor] = []
         if self.draft is not None:
@@ -205,12 +229,14 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         size, dtype = plan.config.input_embedding_size, cache.layout.dtype
         adapters = AdapterRows(AdapterStore(model, load_adapter, size, dtype))
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states, adapters)
-        backend.may_retry = self.group.size == 1
+        backend.may_retry = world.size == 1
         backend.drafter_tensors = drafter_tensors
-        speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
+        rank, tell = world.rank, world.tell if world.size > 1 else None
+        speculator = make_speculator(plan.speculation, rows, grammars, drafter, states, rank, tell)
         most_tokens = plan.initialize.max_num_batched_tokens
-        loader = adapters.store if model.target_modules and self.group.size == 1 else None
-        heads = read_heads(plan.initialize, plan.config.state_size, self._logits)
+        loader = adapters.store if model.target_modules else None
+        logits = self._logits if self.groups.stage.is_first else _no_logits(plan.config.vocab_size)
+        heads = read_heads(plan.initialize, plan.config.state_size, logits)
         return StepExecutor(rows, backend, most_tokens, speculator, loader, heads)
 
     def _logits(self, states: Floats) -> Floats:
@@ -223,7 +249,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()
         claim = claim_large("KV cache", executor.backend.tensors, available_memory())
-        self.group.least(0)  # all ranks are here: one that waits in a program reports nothing
+        self.groups.world.least(0)  # all ranks are here: one that waits in a program reports nothing
         self.plan.report("warm-up", 0.0)
         warm_up(executor)
         if claim is not None:
@@ -231,12 +257,13 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
 
     def timed(self, executor: StepExecutor[CpuBackend]) -> Execute:
         """All ranks take the times of rank 0, which decide how many steps are measured."""
-        if self.group.size == 1:
+        world = self.groups.world
+        if world.size == 1:
             return executor.execute
 
         def execute(plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
             result = executor.execute(plan)
-            result.duration_us = int(self.group.from_first(torch.tensor([result.duration_us])))
+            result.duration_us = int(world.from_first(torch.tensor([result.duration_us])))
             return result
 
         return execute
@@ -247,12 +274,17 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
     def swap_us_per_block(self, executor: StepExecutor[CpuBackend]) -> float:
         return executor.backend.swap_space.measure_us_per_block()
 
+    def block_memory(self, executor: StepExecutor[CpuBackend]) -> BlockMemory | None:
+        """None where a prefix is more than its blocks: with states, a draft model's cache, or other ranks."""
+        if self.groups.world.size > 1 or self.draft is not None or self.plan.config.has_states:
+            return None
+        return PoolMemory([pool.view(torch.uint8).numpy() for pool in executor.backend.cache.pools])
+
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
-        group = self.group
         logger.info(
             "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
-            f"rank {group.rank} of {group.size}: " if group.size > 1 else "",
+            describe_part(self.groups, self.plan.config.num_layers),
             ready.model.architecture,
             self.dtype_name,
             f", weights in {self.quantization}" if self.quantization else "",
@@ -262,6 +294,21 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
             ready.kv_cache_bytes / 2**20,
             ready.num_threads,
         )
+
+
+def describe_part(groups: Groups, num_layers: int) -> str:
+    """Returns what a rank has of a model, to begin a line of the log; "": all of it."""
+    world, stage = groups.world, groups.stage
+    if stage.count == 1:
+        return f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
+    layers = stage.layers
+    name = f"rank {world.rank} of {world.size}, stage {stage.number} of {stage.count}"
+    return f"{name} (layers {layers.start} to {layers.stop - 1} of {num_layers}): "
+
+
+def _no_logits(vocab_size: int) -> Callable[[Floats], Floats]:
+    """Returns what stands for the logits of states on a rank without a head, whose answers are not read."""
+    return lambda states: np.zeros((len(states), vocab_size), np.float32)
 
 
 def warm_up(executor: StepExecutor[CpuBackend]) -> None:

@@ -48,7 +48,7 @@ from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.row_states import RowStates
 from worker.memory.swap_space import make_swap_space
 from worker.models.base import Family, LanguageModel
-from worker.models.registry import FAMILIES
+from worker.models.registry import family_of
 from worker.parallel import Placement
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
@@ -78,7 +78,7 @@ class CudaPlatform(Platform[CudaBackend]):
     def load_model(self, plan: LoadPlan) -> "LoadedOnCuda":
         torch.set_num_threads(1)  # the host launches; what it computes is a few numbers for each row
         initialize, config = plan.initialize, plan.config
-        family = FAMILIES[config.architecture]
+        family = family_of(config)
         check_sizes(initialize, plan.max_model_len)
         device = self._device or find_device()
         exactness = on_cuda(device.arithmetic, initialize.fast_matmul).with_cache(initialize.kv_cache_dtype)
@@ -142,7 +142,7 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         initialize, max_model_len, device = self.plan.initialize, self.plan.max_model_len, self.device
         captures, whole_prompts = not initialize.enforce_eager, self.plan.config.bidirectional
         size, most_tokens = initialize.block_size, initialize.max_num_batched_tokens
-        memory, temporary = device.memory(), 0
+        memory, temporary, vision = device.memory(), 0, self.model.vision
         if max_model_len > 1:
             try:
                 executor = self.assemble(1, 0)
@@ -165,7 +165,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             initialize.gpu_memory_utilization or 1.0,
             reused=0 if whole_prompts else REUSED_BLOCKS,
         )
-        return choose_num_blocks(memory, temporary, demand, device.name)
+        kept = 0 if vision is None else vision.kept_bytes(initialize)
+        return choose_num_blocks(memory, temporary + kept, demand, device.name)
 
     def assemble(
         self, num_blocks: int, swap_space_bytes: int, grammars: GrammarRows | None = None

@@ -1,5 +1,7 @@
 """What a core asks of drafts, checked for the device, and the drafters that follow from it."""
 
+from functools import partial
+
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.speculation import METHOD_NAMES
@@ -7,6 +9,8 @@ from worker.exactness import Exactness
 from worker.grammar.rows import GrammarRows
 from worker.speculation.drafter import Drafter, ForcedDrafter
 from worker.speculation.lookup import LookupDrafter, SharedLookupDrafter
+from worker.speculation.of_ranks import FirstSources, FollowingSources, Tell
+from worker.speculation.sources import Sources
 from worker.speculation.speculator import Speculator, StateUser
 from worker.step.rows import RowTable
 
@@ -56,13 +60,19 @@ def make_speculator(
     grammars: GrammarRows,
     drafter: Drafter | None = None,
     states: StateUser | None = None,
+    rank: int = 0,
+    tell: Tell | None = None,
 ) -> Speculator | None:
     """Returns what drafts; None: nothing is drafted.
 
-    drafter: of a method that needs more than the rows. states: see Speculator.
+    drafter: of a method that needs more than the rows. states: see Speculator. rank, tell: of a
+    tensor-parallel group, whose rank 0 drafts; tell: None: there is none.
     """
     if options is None:
         return None
+    if rank and tell is not None:
+        following = partial(FollowingSources, tell=tell)
+        return Speculator(options, (), rows, states, following)
     drafters: list[tuple[int, Drafter]] = [(engine_pb2.DRAFT_METHOD_GRAMMAR, ForcedDrafter(grammars))]
     if options.method == engine_pb2.DRAFT_METHOD_LOOKUP:
         drafters.append((options.method, LookupDrafter(rows)))
@@ -70,4 +80,5 @@ def make_speculator(
         drafters.append((engine_pb2.DRAFT_METHOD_SHARED, SharedLookupDrafter(rows, options.shared)))
     if drafter is not None:
         drafters.append((options.method, drafter))
-    return Speculator(options, drafters, rows, states)
+    sources = Sources if tell is None else partial(FirstSources, tell=tell)
+    return Speculator(options, drafters, rows, states, sources)

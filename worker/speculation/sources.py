@@ -12,6 +12,8 @@ LONGEST_PAUSE = 64
 """Tokens without a draft behind those that were wrong."""
 UNPAUSED = 2
 """Wrong drafts, one after the other, before the first pause."""
+Shorten = Callable[[int, list[int]], list[int]]
+"""Returns the part of a row's draft that is of use."""
 
 
 @dataclass(slots=True)
@@ -85,10 +87,9 @@ class Sources:
         self,
         drafters: Sequence[tuple[int, Drafter]],
         most: int,
-        shorten: Callable[[int, list[int]], list[int]] = lambda row, tokens: tokens,
+        shorten: Shorten = lambda row, tokens: tokens,
     ) -> None:
-        """drafters: with their methods. most: tokens of a draft. shorten: returns the part of a row's draft
-        that is of use."""
+        """drafters: with their methods. most: tokens of a draft."""
         self._shorten = shorten
         self._sources = [Source(method, drafter, DraftLengths(most)) for method, drafter in drafters]
         self._of_row: dict[int, Source] = {}  # of its last draft

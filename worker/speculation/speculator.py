@@ -10,7 +10,7 @@ import numpy as np
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.speculation.drafter import BlockDrafter, Drafter, RowDrafter
-from worker.speculation.sources import Sources
+from worker.speculation.sources import Shorten, Sources
 from worker.step.plan_reader import RowFeature, RowStops, Swaps
 from worker.step.rows import RowTable, column, require
 
@@ -65,6 +65,10 @@ def make_drafts(plan: worker_pb2.StepPlan, rows: RowTable, draft: Draft) -> Step
     return StepDrafts(tokens, counts)
 
 
+MakeSources = Callable[[Sequence[tuple[int, Drafter]], int, Shorten], Sources]
+"""See Sources."""
+
+
 class StateUser(Protocol):
     """What keeps a state per row, which holds no token before it is accepted."""
 
@@ -81,9 +85,11 @@ class Speculator:
         drafters: Sequence[tuple[int, Drafter]],
         rows: RowTable,
         states: StateUser | None = None,
+        sources: MakeSources = Sources,
     ) -> None:
-        """drafters: see Sources. states: of the target's rows; None: it keeps none."""
-        self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
+        """drafters: see Sources. states: of the target's rows; None: it keeps none. sources: makes the
+        sources."""
+        self._sources, self._rows = sources(drafters, options.tokens, self._until_end), rows
         of_rows = [each for _, each in drafters if isinstance(each, RowDrafter)]
         self._stops = RowStops()
         self.features: tuple[RowFeature, ...] = (self, self._stops, *of_rows)

@@ -8,7 +8,8 @@ from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
 from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ModelConfig, read_config, read_quantization
-from worker.config.split import divided_sizes
+from worker.config.split import divided_sizes, stage_layers
+from worker.group_shape import group_shape
 
 logger = logging.getLogger(__name__)
 
@@ -90,25 +91,48 @@ def check_split(config: ModelConfig, size: int, quantization: str) -> None:
             f"--quantization {quantization} chooses scales from all inputs of a matrix, and a rank has some",
             "leave --quantization out",
         )
+    flag = f"--tensor-parallel-size {size}"
     if size & (size - 1):
-        raise StartupError(_CANNOT_SPLIT, f"{size} ranks are not a power of two", "use 2, 4 or 8")
+        raise StartupError(_CANNOT_SPLIT, f"{flag}: {size} ranks are not a power of two", "use 2, 4 or 8")
     for count, what, is_shared in divided_sizes(config):
         if count % size and not (is_shared and size % count == 0):
             raise StartupError(
                 _CANNOT_SPLIT,
-                f"{config.architecture} with {count} {what} cannot be divided among {size} ranks",
+                f"{flag}: {config.architecture} with {count} {what} cannot be divided among {size} ranks",
                 "use a --tensor-parallel-size that divides them",
             )
     counts = [each.routing.num_experts for each in config.experts if each is not None]
     for count, what in ((min(counts, default=size), "experts"), (config.vocab_size // size, "tokens")):
         if count < size:
-            raise StartupError(_CANNOT_SPLIT, f"{config.architecture} has fewer {what} than there are ranks")
+            why = f"{flag}: {config.architecture} has fewer {what} than there are ranks"
+            raise StartupError(_CANNOT_SPLIT, why)
+
+
+def check_shape(config: ModelConfig, tensor: int, stages: int) -> None:
+    """Raises StartupError where so many stages of so many ranks do not compute a model, as far as its
+    configuration says, which is before any process starts."""
+    check_split(config, tensor, "")
+    check_stages(config, stages)
+
+
+def check_stages(config: ModelConfig, stages: int) -> None:
+    """Raises StartupError where a stage would have none of the layers of which each needs one, and for models
+    that encode images."""
+    if stages > 1 and config.vision is not None:
+        why = f"--pipeline-parallel-size {stages}, and {config.architecture} encodes images"
+        raise StartupError(_CANNOT_SPLIT, why, "use --tensor-parallel-size")
+    most = len(stage_layers(config)) if isinstance(config, DecoderConfig) else config.num_layers
+    if stages > most:
+        which = f", which make at most {most} stages" if most < config.num_layers else ""
+        why = f"--pipeline-parallel-size {stages}, and the model has {config.num_layers} layers{which}"
+        raise StartupError(_CANNOT_SPLIT, why, "use fewer stages")
 
 
 def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> None:
-    """Raises StartupError for a rank that the group does not have, and where a tensor-parallel group is asked
-    for what one worker alone does. device: "cpu", "cuda" or "simulated"."""
-    size = max(1, initialize.tensor_parallel_size)
+    """Raises StartupError for a rank that the group does not have, and where several ranks are asked for what
+    one worker alone does. device: "cpu", "cuda" or "simulated"."""
+    tensor, stages = group_shape(initialize)
+    size = tensor * stages
     if rank >= size:
         group = "one worker" if size == 1 else f"{size} workers"
         ranks = "0" if size == 1 else f"0 to {size - 1}"
@@ -117,26 +141,26 @@ def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> No
         )
     if size == 1:
         return
-    flag = "--tensor-parallel-size"
+    flag = f"--pipeline-parallel-size {stages}" if stages > 1 else f"--tensor-parallel-size {tensor}"
     for is_wanted, why, todo in (
         (
             device not in ("cpu", "simulated"),
-            f"{flag} {size} is built for CPUs, and the device is {device}",
+            f"{flag} is built for CPUs, and the device is {device}",
             "use --device cpu",
         ),
         (
-            initialize.HasField("speculation"),
-            f"{flag} {size} with --speculate {initialize.speculation.flag}: ranks do not draft",
+            initialize.HasField("speculation") and device == "simulated",
+            f"{flag} with --speculate {initialize.speculation.flag}: simulated ranks do not draft",
             "leave --speculate out",
         ),
         (
             initialize.load_format == "dummy",
-            f"{flag} {size} with --load-format dummy: random weights are drawn by one worker",
+            f"{flag} with --load-format dummy: random weights are drawn by one worker",
             "use a checkpoint",
         ),
         (
-            bool(initialize.max_loras),
-            f"{flag} {size} with --lora, --lora-folder or --lora-hub: ranks do not load adapters",
+            bool(initialize.max_loras) and device == "simulated",
+            f"{flag} with --lora, --lora-folder or --lora-hub: simulated ranks do not load adapters",
             "leave them out",
         ),
     ):

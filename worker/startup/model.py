@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -15,12 +16,15 @@ from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.targets import find_targets
 from worker.config.hf_config import ModelConfig
+from worker.config.names import spelled
 from worker.imports import import_metas
+from worker.layers.base import Layer
 from worker.layers.matrix import LinearMethod, PlainMethod
 from worker.memory.kv_cache import fitting
 from worker.models.base import Family, LanguageModel
-from worker.models.registry import FAMILIES
-from worker.parallel import ONE_RANK, Capacity, ParallelGroup, Placement
+from worker.models.registry import family_of
+from worker.models.staged import StagedModel
+from worker.parallel import ALONE, Capacity, Groups, Placement
 from worker.startup.checks import check_split
 from worker.startup.implementation import ForeignConfig
 from worker.weights.held_bits import HeldBits
@@ -65,25 +69,25 @@ def load_model(
     choose: Callable[[torch.dtype], torch.dtype],
     bits: HeldBits,
     arena: Arena | None = None,
-    group: ParallelGroup = ONE_RANK,
+    groups: Groups = ALONE,
 ) -> tuple[LanguageModel, torch.dtype]:
     """Loads the weights. Returns the model and the dtype that it computes in.
 
     choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
     may raise StartupError. bits: chooses how matrices are held. arena: memory for the weights, on a CPU.
-    group: the rank whose part of the weights is loaded.
+    groups: the rank whose part of the weights is loaded.
     """
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
 
     progress(0.0)
-    check_split(config, group.size, initialize.quantization if device.type != "cpu" else "")
+    check_split(config, groups.tensor.size, initialize.quantization if device.type != "cpu" else "")
     if isinstance(config, ForeignConfig):
         return config.load(
             initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
         )
-    family = FAMILIES[config.architecture]
+    family = family_of(config)
     is_dummy = initialize.load_format == "dummy"
     with nullcontext() if is_dummy else open_checkpoint(Path(initialize.model_path)) as checkpoint:
         capacity = _memory_of(device) if checkpoint is None else capacity_of(config, checkpoint)
@@ -92,7 +96,8 @@ def load_model(
         place = Placement(
             held or choose(wanted),
             device,
-            group,
+            groups.tensor,
+            groups.stage,
             arena=arena,
             later=held is not None,
             measures_rows=initialize.quantization == "int8",
@@ -112,8 +117,15 @@ def load_model(
         others = [
             each for layer, stored in layers_and_names(model, names) for each in layer.elsewhere(*stored)
         ]
+        if groups.stage.count > 1:
+            assert isinstance(model, StagedModel)
+            model.keep(groups, config.hidden_size, place.dtype)
+            layers = {layer for layer in model.modules() if isinstance(layer, Layer)}
+            model.target_modules = model.target_modules.of(layers)
+            others += [weight.name for weight in table]
+            table = weight_table(model, names)
         if config.tied:
-            check_tied_head(checkpoint, family.names, family.optional_prefix)
+            check_tied_head(checkpoint, names, family.optional_prefix)
         table = bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix), place)
         bits.log(checkpoint, table, place.dtype)
         unused = family.unused + (rf"|{re.escape(CLASSIFIER_TENSOR)}" if config.classifies else "")
@@ -140,11 +152,16 @@ def _stored_dtype(config: ModelConfig, checkpoint: TensorSource | None) -> torch
 def _fitting_names(
     model: LanguageModel, family: Family, checkpoint: TensorSource
 ) -> Mapping[str, tuple[str, ...]]:
-    """Returns the names that this checkpoint has; those of the family where it has neither."""
+    """Returns the names that this checkpoint has; those of the family where it has none of those known."""
+    tables: list[Mapping[str, tuple[str, ...]]] = []
     if family.other_names:
-        others = {**family.names, **family.other_names}
-        if all(weight.name in checkpoint for weight in weight_table(model, others)):
-            return others
+        tables.append({**family.names, **family.other_names})
+    if family.spellings:
+        tables.append(family.names)
+    for spelling, names in product(({}, *family.spellings), tables):
+        found = spelled(names, spelling)
+        if all(weight.name in checkpoint for weight in weight_table(model, found)):
+            return found
     return family.names
 
 

@@ -1,6 +1,7 @@
-"""Rows whose prompts have values in place of tokens (docs/prompt-embeddings.md)."""
+"""Rows whose prompts have values in place of tokens: those of a message (docs/prompt-embeddings.md), of an
+adapter, or what the encoder has made of media."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,65 +9,109 @@ import torch
 
 from kernels.api import StepBatch
 from kernels.ops.attention.ragged import Integers
-from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.step.media import EncodedItems, positions_of
 from worker.step.plan_reader import Step, ValueByRow
 from worker.step.rows import PlanError, column, require
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+Values = Callable[[], torch.Tensor]
+"""Returns values [N, E]; if there are others than positions, they cannot be used. May raise PlanError."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Values:
-    """What stands in a row's prompt."""
+class _Part:
+    """What stands at some positions of a row's prompt."""
 
     positions: Integers  # [N], ascending
-    values: torch.Tensor  # [N, E]
+    values: Values
 
 
-class EmbeddingRows(ValueByRow[_Values]):
-    """The values of each row."""
+class EmbeddingRows(ValueByRow[Sequence[_Part]]):
+    """The values of each row, in the order of their positions."""
 
     def __init__(
-        self, dtype: torch.dtype, virtual_tokens: Callable[[bytes], torch.Tensor | None] = lambda digest: None
+        self,
+        dtype: torch.dtype,
+        virtual_tokens: Callable[[bytes], torch.Tensor | None] | None = None,
+        media: EncodedItems | None = None,
+        send: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
     ) -> None:
         """dtype: of the model, to which values are rounded. virtual_tokens: returns those [n, E] of an
-        adapter, in this dtype, by its digest; None: it is not loaded, or has none."""
+        adapter, in this dtype, by its digest, or None: it is not loaded, or has none. media: what is encoded;
+        None: no row has media. send: to the device where values are read."""
         super().__init__()
-        self._dtype, self._virtual_tokens = dtype, virtual_tokens
+        self._dtype, self._virtual_tokens, self._send = dtype, virtual_tokens, send
+        self._media = EncodedItems(None) if media is None else media
+        self.failed: set[int] = set()
+        """Rows that have computed positions without values, until they end."""
+
+    def follow(self, plan: worker_pb2.StepPlan) -> None:
+        """Forgets and encodes what a plan says. Raises PlanError."""
+        self._media.follow(plan)
+
+    def forget_media(self) -> None:
+        """Forgets all that is encoded, for a core that knows of nothing."""
+        self._media.forget_all()
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
+        parts = [_Part(positions_of(row, item), self._encoded(item)) for item in new.media]
         if new.adapter.virtual_tokens:
-            self._by_row[row] = self._values_of_adapter(row, new, len(prompt_ids))
-        if not new.HasField("embeddings"):
+            parts.insert(0, self._values_of_adapter(row, new, len(prompt_ids)))
+        if new.HasField("embeddings"):
+            require(not parts, f"row {row} has embeddings and virtual tokens or media")
+            parts.append(self._given(row, new))
+        if not parts:
             return
-        require(row not in self._by_row, f"row {row} has embeddings and virtual tokens")
+        order = np.concatenate([part.positions for part in parts])
+        require((np.diff(order) > 0).all(), f"row {row} has embeddings or media out of order")
+        require(order[-1] < len(prompt_ids), f"row {row} has embeddings or media beyond its prompt")
+        self._by_row[row] = parts
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        super().fork_row(row, source_row, sequence_index)
+        if source_row in self.failed:
+            self.failed.add(row)
+
+    def remove_row(self, row: int) -> None:
+        super().remove_row(row)
+        self.failed.discard(row)
+
+    def _given(self, row: int, new: worker_pb2.NewRow) -> _Part:
+        """Returns what a message has."""
         given, positions = new.embeddings, column(new.embeddings.positions)
         require(given.dtype in DTYPES, f"row {row} has embeddings of dtype {given.dtype!r}")
         require(len(positions) > 0, f"row {row} has embeddings of no token")
-        require((np.diff(positions) > 0).all(), f"row {row} has embeddings out of order")
-        require(positions[-1] < len(prompt_ids), f"row {row} has embeddings beyond its prompt")
         dtype = DTYPES[given.dtype]
         row_bytes = len(positions) * dtype.itemsize
         require(
             len(given.values) > 0 and len(given.values) % row_bytes == 0,
             f"row {row} has embeddings of different sizes",
         )
-        values = torch.frombuffer(bytearray(given.values), dtype=dtype).view(len(positions), -1)
-        self._by_row[row] = _Values(positions, values.to(self._dtype))
+        found = torch.frombuffer(bytearray(given.values), dtype=dtype).view(len(positions), -1)
+        values = found.to(self._dtype)
+        return _Part(positions, lambda: values)
 
-    def _values_of_adapter(self, row: int, new: worker_pb2.NewRow, prompt_len: int) -> _Values:
-        count, found = new.adapter.virtual_tokens, self._virtual_tokens(new.adapter.digest)
+    def _values_of_adapter(self, row: int, new: worker_pb2.NewRow, prompt_len: int) -> _Part:
+        count, find = new.adapter.virtual_tokens, self._virtual_tokens
+        found = None if find is None else find(new.adapter.digest)
         if found is None or len(found) != count:
             raise PlanError(f"row {row} has an adapter of {count} virtual tokens, which is not loaded")
         require(count < prompt_len, f"row {row} has virtual tokens alone")
-        return _Values(np.arange(count, dtype=np.int64), found)
+        return _Part(np.arange(count, dtype=np.int64), lambda: found)
+
+    def _encoded(self, item: engine_pb2.MediaItem) -> Values:
+        """Returns what finds the vectors of an item when a step computes its positions: some later plan may
+        encode it."""
+        digest = item.digest
+        return lambda: self._media[digest]
 
     def forget(self, step: Step) -> None:
         """Drops the values of rows that a step goes on behind. To be called before the step, and not for
         parts of it, which may be computed again from its beginning."""
         for row, start in zip(step.rows.tolist(), step.starts.tolist(), strict=True) if self._by_row else ():
-            if (found := self._by_row.get(row)) is not None and start > found.positions[-1]:
+            if (found := self._by_row.get(row)) is not None and start > found[-1].positions[-1]:
                 del self._by_row[row]
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
@@ -76,28 +121,38 @@ class EmbeddingRows(ValueByRow[_Values]):
 
     def of_step(self, row_starts: Integers, step: Step) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Returns the tokens of a step that have values, [N] int64, and these, [N, E]; None: none has.
-        row_starts: [R] index of each row's first token."""
+        row_starts: [R] index of each row's first token. Raises PlanError."""
         if not self._by_row:
             return None
         tokens: list[Integers] = []
         values: list[torch.Tensor] = []
         columns = step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), row_starts.tolist()
         for row, start, count, first in zip(*columns, strict=True):
-            found = self._by_row.get(row)
-            if found is None:
-                continue
-            low, high = np.searchsorted(found.positions, (start, start + count)).tolist()
-            if low < high:
-                tokens.append(found.positions[low:high] - start + first)
-                values.append(found.values[low:high])
+            for part in self._by_row.get(row, ()):
+                low, high = np.searchsorted(part.positions, (start, start + count)).tolist()
+                if low == high:
+                    continue
+                found = part.values()
+                if len(found) != len(part.positions):
+                    self.failed.add(row)
+                    found = _unusable(len(part.positions), found)
+                tokens.append(part.positions[low:high] - start + first)
+                values.append(self._send(found[low:high]))
         return (torch.from_numpy(np.concatenate(tokens)), torch.cat(values)) if tokens else None
 
 
+def _unusable(count: int, values: torch.Tensor) -> torch.Tensor:
+    """Returns values [count, E] that make every row fail which reads what is computed with them: its blocks
+    may be shared before it is known to have failed."""
+    return values.new_full((count, values.shape[1]), torch.nan)
+
+
 def tokens_of_prompt(new: worker_pb2.NewRow, prompt_ids: list[int]) -> list[int]:
-    """Returns the ids of a prompt without those that embeddings stand in place of."""
-    if new.adapter.virtual_tokens:
+    """Returns the ids of a prompt without those that embeddings or media stand in place of."""
+    columns = [item.positions for item in new.media]
+    if new.HasField("embeddings"):
+        columns.append(new.embeddings.positions)
+    if not columns:
         return prompt_ids[new.adapter.virtual_tokens :]
-    if not new.HasField("embeddings"):
-        return prompt_ids
-    replaced = set(column(new.embeddings.positions).tolist())
+    replaced = set(range(new.adapter.virtual_tokens)) | set(column(b"".join(columns)).tolist())
     return [token for position, token in enumerate(prompt_ids) if position not in replaced]

@@ -69,6 +69,13 @@ class NoAdapters(ValueByRow[None]):
         require(not new.HasField("adapter"), f"row {row} has an adapter, and none can be loaded")
 
 
+class NoMedia(ValueByRow[None]):
+    """Refuses rows with media, where nothing is encoded."""
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        require(not new.media, f"row {row} has media, and nothing is encoded")
+
+
 class DraftedStep(Protocol):
     """What drafts change of a plan."""
 

@@ -17,6 +17,7 @@ from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf, read_header
 from pagewire.gguf.tensor_types import Q4_0
 from pagewire.internal.v1 import worker_pb2
+from worker.group_shape import group_shape
 from worker.memory.populate import populate
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def weights_memory(initialize: worker_pb2.Initialize) -> WeightsMemory | None:
         return None
     try:
         num_bytes = _memory_of(Path(initialize.model_path))
-        return WeightsMemory(num_bytes // max(1, initialize.tensor_parallel_size))
+        return WeightsMemory(num_bytes // math.prod(group_shape(initialize)))
     except (OSError, ValueError, StartupError):
         return None
 

@@ -34,6 +34,8 @@ class Settings:
     """The command of a server, in which {port} is a free one; of our own service the arguments."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Those of a server."""
+    adapters: Sequence[str] = ()
+    """Names of adapters (LoRA) that requests take turns to have; none: the model answers alone."""
 
 
 @dataclass(frozen=True)

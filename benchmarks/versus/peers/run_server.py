@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import cycle
 
 from benchmarks.versus.peers.harness import Peer, Request, Settings, Trace, serve
 from pagewire.errors import PagewireError
@@ -34,7 +35,10 @@ class Server(Peer):
         atexit.register(self._process.wait, STOP_S)  # behind the next one
         atexit.register(self._process.terminate)
         options = OutputOptions(temperature=0, ignore_eos=True)
-        self._target = OpenAiTarget(f"http://127.0.0.1:{port}/v1", "completions", options)
+        self._targets = [
+            OpenAiTarget(f"http://127.0.0.1:{port}/v1", "completions", options, model=name)
+            for name in settings.adapters or [""]
+        ]
         self._runner = asyncio.Runner()
         self._runner.run(self._open())
         self.versions = dict(settings.versions)
@@ -48,22 +52,25 @@ class Server(Peer):
             raise
 
     async def _open(self) -> None:
-        """Asks until the server answers."""
+        """Asks until the server answers, then by each adapter."""
+        first, *others = self._targets
         while True:
             try:
-                await self._target.open()
+                await first.open()
             except PagewireError:
                 self._end_with_server()
                 await asyncio.sleep(PAUSE_S)
             else:
-                return
+                break
+        for target in others:
+            await target.open()
 
     async def _send_all(self, requests: Sequence[Request]) -> list[Trace]:
-        return list(await asyncio.gather(*map(self._send, requests)))
+        return list(await asyncio.gather(*map(self._send, cycle(self._targets), requests)))
 
-    async def _send(self, request: Request) -> Trace:
+    async def _send(self, target: OpenAiTarget, request: Request) -> Trace:
         trace = Trace()
-        counts = await self._target.send(BenchRequest(request.prompt, request.output), trace.take)
+        counts = await target.send(BenchRequest(request.prompt, request.output), trace.take)
         if counts.completion_tokens is not None:
             trace.arrivals = spread_tokens(trace.arrivals, counts.completion_tokens)
         return trace

@@ -4,8 +4,9 @@ All that waits in the queue is behind its first sequence, so one cause holds for
 names it once per step, and the time until its next decision counts for it. A request has the sums at its
 arrival; when it begins, the differences are its causes. That costs O(1) per step and request. What is left of
 its wait is the queue itself: the step that ran when it arrived, and sequences that were admitted before it.
-A request whose adapter is not loaded is not in the queue yet: its time until then has the cause that a step
-has in which all that waits lacks a slot of an adapter.
+A request whose adapter is not loaded, or whose prefix is being copied from another core, is not in the queue
+yet: its time until then has the cause that a step has in which all that waits lacks a slot of an adapter, or
+that of the transfer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Cause(IntEnum):
     BUDGET = 2
     TRIAL = 3
     ADAPTER = 4
+    KV_TRANSFER = 5
+    ENCODER = 6
 
 
 NO_WAITS = (0.0,) * len(Cause)
@@ -47,6 +50,7 @@ class WaitCauses:
         self._cause: Cause | None = None  # since the last decision
         self._sums = list(NO_WAITS)
         self._at_arrival: dict[Request, tuple[float, ...]] = {}  # that have not begun
+        self._queued: dict[Request, None] = {}  # that take their turn from the next step on
         self._paused: dict[Request, float] = {}  # since when
         self._pauses: list[Pause] = []
 
@@ -55,6 +59,14 @@ class WaitCauses:
         if self._cause is not None:
             self._sums[self._cause] += max(now - self._now, 0.0)
         self._now, self._cause = now, None
+        for request in self._queued:
+            sums, waited = list(self._sums), max(now - request.arrival, 0.0)
+            transfer = min(request.history.transfer, waited)
+            sums[Cause.KV_TRANSFER] -= transfer
+            if request.parameters.adapter is not None:
+                sums[Cause.ADAPTER] -= waited - transfer
+            self._at_arrival[request] = tuple(sums)
+        self._queued.clear()
 
     def decide(
         self,
@@ -65,10 +77,12 @@ class WaitCauses:
         isolates: bool,
         rows_needed: Callable[[Sequence], int] = rows_of,
         lacks_slot: bool = False,
+        lacks_encoder: bool = False,
     ) -> None:
         """Names the cause for which requests wait after a plan. budget: tokens that the plan has left.
         isolates: a suspect of a death of the engine runs alone. rows_needed: returns the rows without which
-        a sequence cannot begin. lacks_slot: all that waits lacks a slot of an adapter."""
+        a sequence cannot begin. lacks_slot: all that waits lacks a slot of an adapter. lacks_encoder: an
+        item of media found no room in the encoder's budget or cache."""
         if not len(waiting):
             return
         if isolates:
@@ -77,6 +91,8 @@ class WaitCauses:
         head = waiting.head()
         if not free_rows or (head is not None and rows_needed(head) > free_rows):
             self._cause = Cause.ROWS
+        elif lacks_encoder:
+            self._cause = Cause.ENCODER
         else:
             self._cause = Cause.BUDGET if budget <= 0 else Cause.ADAPTER if lacks_slot else Cause.BLOCKS
 
@@ -85,12 +101,10 @@ class WaitCauses:
         self._at_arrival[request] = tuple(self._sums_at(request.arrival))
 
     def queued(self, request: Request) -> None:
-        """Registers that a request takes its turn which was not in the queue, because its adapter was not
-        loaded, if it has one."""
-        if request.parameters.adapter is not None:
-            sums = self._sums_at(self._now)
-            sums[Cause.ADAPTER] -= max(self._now - request.arrival, 0.0)
-            self._at_arrival[request] = tuple(sums)
+        """Registers that a request takes its turn in the next step which was not in the queue, because its
+        adapter was not loaded, if it has one, or because its prefix was being copied."""
+        if request.parameters.adapter is not None or request.history.transfer:
+            self._queued[request] = None
 
     @property
     def cause(self) -> Cause | None:
@@ -127,6 +141,7 @@ class WaitCauses:
     def ended(self, request: Request) -> None:
         """Registers the end of a request, which may be paused, or not have begun."""
         self._at_arrival.pop(request, None)
+        self._queued.pop(request, None)
         self.resumed(request)
 
     def _sums_at(self, now: float) -> list[float]:

@@ -66,14 +66,16 @@ class Admission:
 
         One more free block is required for every running sequence and sibling, which will need one soon and
         would preempt a sequence for it. After each preemption a sequence needs more room to be admitted
-        again, so that no sequence is preempted over and over. An idle engine admits any valid request.
+        again, so that no sequence is preempted over and over. An engine whose blocks nothing holds admits any
+        valid request.
         """
         free = len(self._states.rows.free)
         if self.rows_needed(sequence) > free:
             return False
         siblings = min(len(sequence.request.forking), free - 1) if sequence.leads else 0
         blocks = self._tables.missing(_slots_at_admission(sequence), cached) + siblings
-        if blocks + self._room(sequence) <= self._tables.pool.num_free or not self._states.running:
+        is_idle = not (self._states.running or self._tables.held)
+        if blocks + self._room(sequence) <= self._tables.pool.num_free or is_idle:
             return True
         self._refused, self._lacked = sequence, blocks
         return False
@@ -104,9 +106,9 @@ class Overtaking:
         """Sequences that began ahead of a longer prompt, since the start."""
 
     def room(self, prompt: Sequence, budget: int) -> int:
-        """Returns how many tokens of the budget are for others than a running prompt, which gets the rest:
-        at least one token, and all where it is not cut."""
-        if prompt.num_new_tokens <= budget or not len(self._waiting):
+        """Returns how many tokens of the budget are for others than a running prompt that does not end in
+        this step: it gets the rest, at least one token."""
+        if not len(self._waiting):
             return 0
         return min(int(budget * self._waiting.claim(prompt)), budget - 1)
 

@@ -56,14 +56,18 @@ class Batch:
         self.sample_counts.append(count)
         self.num_planned += 1
 
-    def add(self, sequence: Sequence) -> None:
-        """The sequence computes its new tokens, or as many of them as the budget has left."""
-        start, end = sequence.num_computed_tokens, sequence.num_tokens
-        if end - start > self.budget:
-            assert self.budget > 0, "there are no more rows than tokens in the budget"
-            end = start + self.budget
-            self.is_cut = True
-        self.budget -= end - start
+    def end_of(self, sequence: Sequence) -> int:
+        """Returns how many tokens of a sequence can be computed when add() adds it: all, or as many as the
+        budget has left."""
+        return min(sequence.num_tokens, sequence.num_computed_tokens + self.budget)
+
+    def add(self, sequence: Sequence, end: int) -> None:
+        """The sequence computes its new tokens before position `end`, which is at most end_of() it. If these
+        are not all, nothing is left of the budget."""
+        start = sequence.num_computed_tokens
+        assert start < end, "there are no more rows than tokens in the budget"
+        self.is_cut = end < sequence.num_tokens
+        self.budget = 0 if self.is_cut else self.budget - (end - start)
         self.num_vector_values += sequence.request.num_vector_values
         sequence.set_computed(end)
         self.sequences.append(sequence)

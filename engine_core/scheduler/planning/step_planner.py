@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from engine_core.media.encoder_cache import EncoderCache
 from engine_core.queue.base import rows_of
 from engine_core.request import Sequence, Status
 from engine_core.scheduler.outputs.outputs import Start
@@ -159,6 +160,7 @@ class StepPlanner:
         max_adapters_per_step: int,
         adapter_turn: int,
         whole_prompts: bool,
+        encoder: EncoderCache,
     ) -> None:
         """whole_prompts: a sequence begins in a step that computes all of its tokens."""
         self.slots = SlotAllocator(states)
@@ -171,12 +173,13 @@ class StepPlanner:
         self.row_sharing = RowSharing(*parts, enabled=share_rows)
         self.overtaking = Overtaking(states)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
-        self._whole_prompts = whole_prompts
+        self._whole_prompts, self._encoder = whole_prompts, encoder
 
     def fill(self, plan: Plan, batch: Batch, now: float, *, in_flight: bool) -> None:
         """Adds the sequences of a step to a plan and its batch. now: seconds. in_flight: whether there are
         plans without a result."""
         before = self._states.num_preemptions
+        self._encoder.begin_plan()
         first = self.adapter_slots.make_room(plan)
         first = first or self.row_preemption.make_room(plan) or self.row_sharing.make_room(plan)
         self._schedule_running(plan, batch, now, before)
@@ -205,13 +208,16 @@ class StepPlanner:
             if not drafts or decoding is not going:
                 if states.num_preemptions == before:
                     self._schedule_overtakers(last, plan, batch, now)
-                batch.add(last)
+                self._add(last, plan, batch)
             self._advance_prompt(plan, batch, now)
 
     def _schedule_overtakers(self, prompt: Sequence, plan: Plan, batch: Batch, now: float) -> None:
         """Admits waiting sequences ahead of a running prompt that takes more than one step."""
-        room = self.overtaking.room(prompt, batch.budget)
-        states = self._states
+        states, start, end = self._states, prompt.num_computed_tokens, prompt.num_tokens
+        is_cut = batch.end_of(prompt) < end or not self._encoder.affords(prompt, start, end)
+        room = self.overtaking.room(prompt, batch.budget) if is_cut else 0
+        if room:  # what the prompt itself needs to go on comes first
+            self._encoder.extend(prompt, start, start + 1, plan)
         while room and states.rows.free and not states.quarantine.isolates:
             sequence = self.adapter_slots.head()
             if sequence is None or not states.waiting.claim(prompt):
@@ -246,12 +252,21 @@ class StepPlanner:
             cached = self.admission.look(sequence)
         if cached is None:
             return sequence.status is Status.ENDED
-        if most is not None and self.overtaking.cost(sequence, cached) > most:
+        cost = self.overtaking.cost(sequence, cached)
+        if most is not None and cost > most:
+            return False
+        start = sequence.num_tokens - cost
+        if not self._encoder.affords(sequence, start, start + 1 if most is None else sequence.num_tokens):
             return False
         self._admit(sequence, cached, plan, now)
-        batch.add(sequence)
+        self._add(sequence, plan, batch)
         self._advance_prompt(plan, batch, now)
         return True
+
+    def _add(self, sequence: Sequence, plan: Plan, batch: Batch) -> None:
+        """Has a sequence compute as many of its new tokens as budget and encoder allow."""
+        start = sequence.num_computed_tokens
+        batch.add(sequence, self._encoder.extend(sequence, start, batch.end_of(sequence), plan))
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request

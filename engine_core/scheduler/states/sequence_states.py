@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.media.memory import MediaMemory
 from engine_core.quarantine.quarantine import Quarantine
 from engine_core.queue.base import WaitingQueue
 from engine_core.request import NO_ROW, Request, Sequence, Status
@@ -38,6 +39,7 @@ class SequenceStates:
         self.quarantine = Quarantine(num_rows)
         self.rows = RowSlots(num_rows)
         self.requests = RequestIndex()
+        self.media = MediaMemory()
         self.timeouts = Timeouts()
         self.waiting = waiting
         self.throughput = Throughput()
@@ -65,6 +67,7 @@ class SequenceStates:
         """A request arrives. prepared: False: it must not begin before prepared() is called."""
         self.groups[request] = (SequenceGroup if request.beam_search is None else BeamGroup)(request)
         self.requests.add(request)
+        self.media.add(request)
         self.timeouts.add(request)
         self.wait_causes.arrived(request)
         self.preparing.add(request)
@@ -167,6 +170,7 @@ class SequenceStates:
         if not request.num_live:
             self.quarantine.ended(request, self.groups[request].is_finished)
             self.requests.remove(request)
+            self.media.remove(request)
             self.timeouts.remove(request)
             self.preparing.discard(request)
             self.wait_causes.ended(request)

@@ -1,5 +1,5 @@
-"""Tensor-parallel ranks in a program: what they exchange (kernels.cpu.runtime.rank_exchange), and what each
-makes of the parts of all. A rank's program may be another one than that of the others, for more tokens or
+"""Ranks in a program: what they exchange (kernels.cpu.runtime.rank_exchange), and what each makes of the
+parts of all. A rank's program may be another one than that of the others, for more tokens or
 with other operations, as long as it exchanges the same."""
 
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kernels.batch import InputBatch
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.elementwise.records import AddPartsRecord, FindOwnersRecord, JoinPartsRecord
 from kernels.cpu.matmul.int8 import QuantizedWeight
 from kernels.cpu.matmul.matrix import Allocate
@@ -16,6 +17,7 @@ from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
 from kernels.cpu.program.writer import ProgramWriter, check_unpadded
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ExchangeRowsRecord
+from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.adapters import StepAdapters
 from kernels.ops.sampling.columns import UNKNOWN
 from kernels.torch_ops import PairProducts, RankGroup, Shares
@@ -62,7 +64,19 @@ class RankRecords:
         """Puts the exchange by which x [A] of rank 0 becomes that of all ranks."""
         self._put(x[:, None], x[None, :, None], 1, 1)
 
+    def send(self, x: torch.Tensor) -> None:
+        """Puts what copies x [M, N] to the other rank of two."""
+        self._put(x, x[None], 1, 0)
+
+    def receive(self, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Puts what copies [M, N] from rank 0 of two, and returns it."""
+        out = self._ops.empty((self._ops.most_tokens, width), dtype, lasts=True)
+        self._put(out[:, :0], out[None], 1, 1)
+        return out
+
     def _put(self, x: torch.Tensor, parts: torch.Tensor, factor: int, count: int) -> None:
+        """x: [M * factor, N] of this rank. parts: [ranks, M * factor, N], of which the first `count` get
+        those of the ranks."""
         record = ExchangeRowsRecord(
             exchange=self.group.link.address,
             source=x.data_ptr(),
@@ -184,14 +198,23 @@ def _write_ids(records: Records, index: int, batch: InputBatch) -> None:
 class RankWriter(ProgramWriter):
     """A program whose layers may exchange something with other ranks."""
 
-    _ranks: RankRecords | None = None
+    def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
+        super().__init__(ops, blocks, most_tokens)
+        self._ranks: list[RankRecords] = []
 
     def ranks(self, group: RankGroup) -> RankRecords:
-        """Returns the records of what the ranks of the group exchange. Raises CannotRecord."""
-        if self._ranks is None:
-            self._ranks = RankRecords(self, group)
-        assert self._ranks.group is group
-        return self._ranks
+        """Returns the records of what the ranks of a group exchange. Raises CannotRecord."""
+        found = next((each for each in self._ranks if each.group is group), None)
+        if found is None:
+            found = RankRecords(self, group)
+            self._ranks.append(found)
+        return found
+
+    def send(self, x: torch.Tensor, group: RankGroup) -> None:
+        self.ranks(group).send(x.contiguous())
+
+    def receive(self, shape: tuple[int, int], dtype: torch.dtype, group: RankGroup) -> torch.Tensor:
+        return self.ranks(group).receive(shape[1], dtype)
 
     def add_partials(
         self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, group: RankGroup
@@ -233,6 +256,11 @@ class RankWriter(ProgramWriter):
 
     def build(self, hidden: torch.Tensor) -> StepProgram:
         step = super().build(hidden)
-        if self._ranks is not None:
-            step.check = self._ranks.group.link.check
+        links = [each.group.link for each in self._ranks]
+
+        def check() -> None:
+            for link in links:
+                link.check()
+
+        step.check = check
         return step

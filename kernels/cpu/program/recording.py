@@ -369,6 +369,20 @@ class RecordingOps(RankWriter):
         self.computed.most_logits = most_logits
         self.on_batch(update)
 
+    def await_choice(self, most_logits: int, group: RankGroup) -> None:
+        """Puts what gets the tokens that rank 0 chooses, of `most_logits` at most, on a rank that computes no
+        logits."""
+        begin, tokens = self.next_index, self.constant(torch.zeros(most_logits, dtype=torch.int64))
+        ranks = self.ranks(group)
+        ranks.tell(tokens)
+
+        def update(batch: InputBatch, records: Records) -> None:
+            self.computed.tokens = tokens[: batch.num_logits]
+            ranks.begin_choice(records, batch.num_logits, begin, tokens)
+
+        self.computed.most_logits = most_logits
+        self.on_batch(update)
+
     def attention(self, spec: KVCacheSpec) -> AttentionRecords:
         """Returns the attention records of the layers of this kind."""
         if spec not in self._attention:

@@ -1,6 +1,7 @@
 """Tensor-parallel ranks of one host exchange bytes through memory that their processes share.
 
-    line 0              the abort word: 0, or 1 + the rank that has ended the group
+    line 0              the abort word: 0, or 1 + the rank that has ended the group. Some of the ranks that
+                        exchange by themselves have memory of their own, and this word of all
     line 1 + rank       posted      the number of the rank's last exchange
                         sleepers    threads that wait for the next one
     buffers             of each rank two, of capacity bytes: that of even exchanges, and that of odd ones
@@ -105,7 +106,7 @@ def exchange_parts(exchange: RankExchange) -> None:
 
 def _is_over(exchange: RankExchange) -> bool:
     """Whether another rank has ended the group, or its process has ended."""
-    if atomics.read(exchange.memory + ABORT) != 0:
+    if atomics.read(exchange.abort) != 0:
         return True
     ended: int = _poll(exchange.peers, exchange.num_peers, 0)
     return ended > 0

@@ -1,9 +1,9 @@
-"""One rank's end of the memory through which the tensor-parallel ranks of a host exchange bytes
+"""One rank's end of the memory through which the ranks of a host, or some of them, exchange bytes
 (kernels.cpu.runtime.rank_exchange)."""
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Self
 
@@ -34,18 +34,21 @@ class RankLink:
         size: int,
         capacity: int = CAPACITY,
         exchange: PlainExchange | None = None,
+        first: int = 0,
     ) -> None:
         """memory: of num_bytes(), zeros where no rank has used it yet. It is kept. exchange: None: by
-        compiled code."""
+        compiled code. first: where in the memory it begins."""
         self._kernels: ModuleType | PlainExchange = exchange or _compiled()
         self._memory = memory
         self.rank, self.size, self.capacity = rank, size, capacity
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + first
         self._peers = (ctypes.c_int64 * size)()
         self._lines = address + self._kernels.LINE
-        self._abort = address + self._kernels.ABORT
+        self.members: Sequence[int] = range(size)
+        """The numbers of these ranks among those of the worker."""
         self._record = RankExchange(
             memory=address,
+            abort=address + self._kernels.ABORT,
             buffers=address + mmap.PAGESIZE,
             capacity=capacity,
             rank=rank,
@@ -76,6 +79,17 @@ class RankLink:
         """Returns one that needs no compiled code."""
         return cls(memory, rank, size, exchange=PlainExchange())
 
+    def part(self, members: Sequence[int], first: int) -> "RankLink":
+        """Returns the link of some of the ranks, among them this one, which notices what this link does: call
+        it when all processes are watched. first: where in the memory it begins."""
+        exchange = self._kernels if isinstance(self._kernels, PlainExchange) else None
+        rank = members.index(self.rank)
+        part = type(self)(self._memory, rank, len(members), self.capacity, exchange, first)
+        part.members, part.on_failure, part._peers = members, self.on_failure, self._peers
+        for name in ("abort", "peers", "num_peers"):
+            setattr(part._record, name, getattr(self._record, name))
+        return part
+
     @staticmethod
     def num_bytes(size: int, capacity: int = CAPACITY) -> int:
         """Returns how much memory so many ranks share."""
@@ -94,7 +108,7 @@ class RankLink:
     def check(self) -> None:
         """Calls on_failure() if an exchange of a program has failed."""
         if self._record.failed:
-            self.on_failure(self._record.missing)
+            self.on_failure(self.members[self._record.missing])
 
     def exchange(self, source: int, count: int, target: int, on_missing: Callable[[int], None]) -> None:
         """Copies [count] bytes of each rank to a target [ranks, count]. Addresses. All ranks call it with the
@@ -119,7 +133,7 @@ class RankLink:
         record.is_posted, record.spins, record.may_sleep = 0, 0, 1
         self._kernels.exchange_parts(record)
         while record.missing >= 0:
-            on_missing(record.missing)
+            on_missing(self.members[record.missing])
             record.spins = self._kernels.SPINS
             self._kernels.exchange_parts(record)
 
@@ -133,12 +147,12 @@ class RankLink:
 
     def abort(self) -> None:
         """Says that this rank ends, and with it the group."""
-        self._kernels.write_word(self._abort, 1 + self.rank)
+        self._kernels.write_word(self._record.abort, 1 + self.members[self.rank])
 
     @property
     def aborting_rank(self) -> int:
         """The rank that has said so; -1: none."""
-        return int(self._kernels.read_word(self._abort)) - 1
+        return int(self._kernels.read_word(self._record.abort)) - 1
 
     def end_epoch(self) -> None:
         """Says that this rank begins no exchange until all ranks have ended the epoch. Exchanges that some

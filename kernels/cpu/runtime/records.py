@@ -73,6 +73,7 @@ class RankExchange(Record):
     """One exchange of bytes among ranks (kernels.cpu.runtime.rank_exchange)."""
 
     memory: Address  # that all ranks share: lines of words
+    abort: Address  # the abort word
     buffers: Address  # behind the lines
     capacity: i64  # bytes of a buffer
     rank: i64

@@ -74,16 +74,19 @@ def ready_of_ranks(*commands: worker_pb2.Initialize) -> list[worker_pb2.Ready]:
         return list(pool.map(load_rank, range(len(commands))))
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_ranks_divide_a_model_evenly(size: int, initialize: Initialize):
-    """And what each has makes the whole, but for bytes that are left over."""
-    group = {"tensor_parallel_size": size, "group_name": f"of {size}", "first_rank_pid": os.getpid()}
+@pytest.mark.parametrize(("tensor", "stages"), [(2, 1), (4, 1), (1, 2), (2, 2)])
+def test_ranks_divide_a_model_evenly(tensor: int, stages: int, initialize: Initialize):
+    """And what each has makes the whole, but for bytes that are left over. Stages compute one after the
+    other."""
+    group = {"group_name": f"of {tensor} x {stages}", "first_rank_pid": os.getpid()}
+    group |= {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+    size = tensor * stages
     made = initialize(max_model_len=50, profile="h200")
     alone = ready(made)
     together = combine_ready(ready_of_ranks(*[initialize(max_model_len=50, profile="h200", **group)] * size))
     assert together.num_blocks == alone.num_blocks and together.kv_cache_bytes == alone.kv_cache_bytes
     assert together.model == alone.model
-    assert together.prefill_us_per_token < alone.prefill_us_per_token
+    assert (together.prefill_us_per_token < alone.prefill_us_per_token) == (tensor > 1)
 
 
 def test_ranks_that_are_not_alike_are_refused(initialize: Initialize):
@@ -98,6 +101,7 @@ def test_ranks_that_are_not_alike_are_refused(initialize: Initialize):
         ({"profile": "abacus"}, "there is no profile 'abacus'"),
         ({"tensor_parallel_size": 3}, "3 ranks are not a power of two"),
         ({"tensor_parallel_size": 8}, "4 attention heads cannot be divided among 8 ranks"),
+        ({"pipeline_parallel_size": 99}, "--pipeline-parallel-size 99, and the model has"),
         ({"tensor_parallel_size": 2, "max_loras": 1}, "ranks do not load adapters"),
         ({"max_model_len": 129}, "max_model_len = 129, but the model goes to 128"),
         ({"num_blocks": 1 << 31}, "has room for"),

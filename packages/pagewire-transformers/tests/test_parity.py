@@ -32,6 +32,7 @@ def test_logits_and_tokens(prefix: str, tmp_path: Path):
     driver = Driver(made, shuffle=1, model_impl="transformers")
     assert driver.ready.model.implementation.startswith("transformers 5.")
     assert "transformers' code" in driver.ready.model.exactness_caveat
+    assert driver.ready.model.adapters_caveat == "adapters need a model of one of pagewire's families"
     assert_equal(driver, inputs, expected)
     driver.budget = 13
     assert_equal(driver, inputs, expected)

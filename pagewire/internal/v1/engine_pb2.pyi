@@ -15,6 +15,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class CoreRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CORE_ROLE_UNSPECIFIED: _ClassVar[CoreRole]
+    CORE_ROLE_PREFILL: _ClassVar[CoreRole]
+    CORE_ROLE_DECODE: _ClassVar[CoreRole]
+
+class MediaKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEDIA_KIND_UNSPECIFIED: _ClassVar[MediaKind]
+    MEDIA_KIND_IMAGE: _ClassVar[MediaKind]
+
 class PoolingType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     POOLING_TYPE_UNSPECIFIED: _ClassVar[PoolingType]
@@ -34,6 +45,11 @@ class DraftMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_METHOD_SIMULATED: _ClassVar[DraftMethod]
     DRAFT_METHOD_SHARED: _ClassVar[DraftMethod]
     DRAFT_METHOD_HEADS: _ClassVar[DraftMethod]
+CORE_ROLE_UNSPECIFIED: CoreRole
+CORE_ROLE_PREFILL: CoreRole
+CORE_ROLE_DECODE: CoreRole
+MEDIA_KIND_UNSPECIFIED: MediaKind
+MEDIA_KIND_IMAGE: MediaKind
 POOLING_TYPE_UNSPECIFIED: PoolingType
 POOLING_TYPE_LAST: PoolingType
 POOLING_TYPE_MEAN: PoolingType
@@ -50,23 +66,31 @@ DRAFT_METHOD_SHARED: DraftMethod
 DRAFT_METHOD_HEADS: DraftMethod
 
 class FrontendMessage(_message.Message):
-    __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache", "frontend_reply")
+    __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache", "frontend_reply", "lease_blocks", "renew_lease", "end_lease", "known_adapters")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ADD_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     UTILITY_FIELD_NUMBER: _ClassVar[int]
     WATCH_CACHE_FIELD_NUMBER: _ClassVar[int]
     FRONTEND_REPLY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RENEW_LEASE_FIELD_NUMBER: _ClassVar[int]
+    END_LEASE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     add_request: AddRequest
     abort: Abort
     utility: Utility
     watch_cache: WatchCache
     frontend_reply: FrontendReply
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ..., frontend_reply: _Optional[_Union[FrontendReply, _Mapping]] = ...) -> None: ...
+    lease_blocks: LeaseBlocks
+    renew_lease: RenewLease
+    end_lease: EndLease
+    known_adapters: AdapterTable
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ..., frontend_reply: _Optional[_Union[FrontendReply, _Mapping]] = ..., lease_blocks: _Optional[_Union[LeaseBlocks, _Mapping]] = ..., renew_lease: _Optional[_Union[RenewLease, _Mapping]] = ..., end_lease: _Optional[_Union[EndLease, _Mapping]] = ..., known_adapters: _Optional[_Union[AdapterTable, _Mapping]] = ...) -> None: ...
 
 class EngineMessage(_message.Message):
-    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes", "frontend_command", "adapters")
+    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes", "frontend_command", "adapters", "leased_blocks", "lease_ended", "leaving")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +99,9 @@ class EngineMessage(_message.Message):
     CACHE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     FRONTEND_COMMAND_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step_outputs: StepOutputs
     request_failed: RequestFailed
@@ -83,7 +110,10 @@ class EngineMessage(_message.Message):
     cache_changes: CacheChanges
     frontend_command: FrontendCommand
     adapters: AdapterTable
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ..., frontend_command: _Optional[_Union[FrontendCommand, _Mapping]] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ...) -> None: ...
+    leased_blocks: LeasedBlocks
+    lease_ended: LeaseEnded
+    leaving: Leaving
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ..., frontend_command: _Optional[_Union[FrontendCommand, _Mapping]] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ..., leased_blocks: _Optional[_Union[LeasedBlocks, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("frontend_id", "version", "known_epoch", "name", "address")
@@ -100,7 +130,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "max_adapters_per_step", "head_sizes", "input_embedding_size", "whole_prompts")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "max_adapters_per_step", "head_sizes", "input_embedding_size", "whole_prompts", "media_kinds")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +149,7 @@ class ModelFacts(_message.Message):
     HEAD_SIZES_FIELD_NUMBER: _ClassVar[int]
     INPUT_EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     WHOLE_PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_KINDS_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     dtype: str
     vocab_size: int
@@ -137,10 +168,11 @@ class ModelFacts(_message.Message):
     head_sizes: _containers.RepeatedScalarFieldContainer[int]
     input_embedding_size: int
     whole_prompts: bool
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., max_adapters_per_step: _Optional[int] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ...) -> None: ...
+    media_kinds: _containers.RepeatedScalarFieldContainer[MediaKind]
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., max_adapters_per_step: _Optional[int] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ..., media_kinds: _Optional[_Iterable[_Union[MediaKind, str]]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters", "eos_origins")
+    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters", "eos_origins", "transfer_namespace", "role")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +189,8 @@ class Welcome(_message.Message):
     LORA_FOLDER_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     EOS_ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     engine_version: str
     instance_id: str
@@ -173,15 +207,25 @@ class Welcome(_message.Message):
     lora_folder: str
     adapters: AdapterTable
     eos_origins: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., lora_folder: _Optional[str] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ..., eos_origins: _Optional[_Iterable[str]] = ...) -> None: ...
+    transfer_namespace: bytes
+    role: CoreRole
+    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., lora_folder: _Optional[str] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ..., eos_origins: _Optional[_Iterable[str]] = ..., transfer_namespace: _Optional[bytes] = ..., role: _Optional[_Union[CoreRole, str]] = ...) -> None: ...
 
 class AdapterTable(_message.Message):
-    __slots__ = ("epoch", "adapters")
+    __slots__ = ("epoch", "adapters", "is_change", "unnamed", "held_digests", "dropped_digests")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    IS_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    UNNAMED_FIELD_NUMBER: _ClassVar[int]
+    HELD_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     adapters: _containers.RepeatedCompositeFieldContainer[NamedAdapter]
-    def __init__(self, epoch: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
+    is_change: bool
+    unnamed: _containers.RepeatedScalarFieldContainer[str]
+    held_digests: bytes
+    dropped_digests: bytes
+    def __init__(self, epoch: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ..., is_change: _Optional[bool] = ..., unnamed: _Optional[_Iterable[str]] = ..., held_digests: _Optional[bytes] = ..., dropped_digests: _Optional[bytes] = ...) -> None: ...
 
 class NamedAdapter(_message.Message):
     __slots__ = ("name", "source", "digest", "rank", "bytes", "invocation_token_ids", "modules", "base", "pinned", "tenants", "loaded", "requests", "virtual_tokens", "former")
@@ -216,7 +260,7 @@ class NamedAdapter(_message.Message):
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ..., virtual_tokens: _Optional[int] = ..., former: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter", "embeddings")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter", "embeddings", "holder", "media")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +291,8 @@ class AddRequest(_message.Message):
     PROMPT_ONLY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -277,7 +323,23 @@ class AddRequest(_message.Message):
     prompt_only: bool
     adapter: AdapterRef
     embeddings: InputEmbeddings
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., embeddings: _Optional[_Union[InputEmbeddings, _Mapping]] = ...) -> None: ...
+    holder: str
+    media: _containers.RepeatedCompositeFieldContainer[MediaItem]
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., embeddings: _Optional[_Union[InputEmbeddings, _Mapping]] = ..., holder: _Optional[str] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ...) -> None: ...
+
+class MediaItem(_message.Message):
+    __slots__ = ("kind", "shape", "data", "digest", "positions")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    kind: MediaKind
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    digest: bytes
+    positions: bytes
+    def __init__(self, kind: _Optional[_Union[MediaKind, str]] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., positions: _Optional[bytes] = ...) -> None: ...
 
 class AdapterRef(_message.Message):
     __slots__ = ("name", "source", "digest", "start", "virtual_tokens")
@@ -354,6 +416,48 @@ class Delivered(_message.Message):
     index: int
     token_ids: bytes
     def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+
+class LeaseBlocks(_message.Message):
+    __slots__ = ("lease", "contents")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    contents: bytes
+    def __init__(self, lease: _Optional[int] = ..., contents: _Optional[bytes] = ...) -> None: ...
+
+class LeasedBlocks(_message.Message):
+    __slots__ = ("lease", "blocks", "address")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    blocks: bytes
+    address: str
+    def __init__(self, lease: _Optional[int] = ..., blocks: _Optional[bytes] = ..., address: _Optional[str] = ...) -> None: ...
+
+class RenewLease(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    def __init__(self, lease: _Optional[int] = ...) -> None: ...
+
+class EndLease(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    def __init__(self, lease: _Optional[int] = ...) -> None: ...
+
+class LeaseEnded(_message.Message):
+    __slots__ = ("lease", "stands")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    stands: bool
+    def __init__(self, lease: _Optional[int] = ..., stands: _Optional[bool] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("handle", "indexes", "detach")

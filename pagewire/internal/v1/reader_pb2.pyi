@@ -1,3 +1,4 @@
+from pagewire.internal.v1 import engine_pb2 as _engine_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
@@ -103,20 +104,22 @@ class ReadResponse(_message.Message):
     def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Reading(_message.Message):
-    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text")
+    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text", "media")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     text: str
     starts: bytes
     ends: bytes
     truncated: int
     second_text: int
-    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ...) -> None: ...
+    media: _containers.RepeatedCompositeFieldContainer[_engine_pb2.MediaItem]
+    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ..., media: _Optional[_Iterable[_Union[_engine_pb2.MediaItem, _Mapping]]] = ...) -> None: ...
 
 class Readings(_message.Message):
     __slots__ = ("token_ids",)

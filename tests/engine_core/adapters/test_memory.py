@@ -9,6 +9,7 @@ from engine_core.adapters.sources import MAX_DEATHS, AdapterOptions, AdapterSour
 from engine_core.errors import Code
 from engine_core.io.inbox import FrontendGone
 from pagewire.internal.v1.engine_pb2 import (
+    AdapterTable,
     AddRequest,
     Hello,
     ListAdapters,
@@ -19,6 +20,7 @@ from pagewire.internal.v1.engine_pb2 import (
     WatchCache,
 )
 from pagewire.internal.v1.worker_pb2 import AdapterLoaded
+from pagewire.limits import MAX_ADAPTERS
 from pagewire.v1 import inspection_pb2 as pb
 from tests.engine_core.fakes import adapter_digest, add_request
 from tests.engine_core.house import House
@@ -348,15 +350,58 @@ def test_names(house: Adapters) -> None:
     assert adapter_digest("b") not in house.worker.adapters
 
 
-def test_no_more_names_than_a_core_keeps(house: Adapters, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder may have any number of adapters. A name that is known may get another one all the same."""
-    monkeypatch.setattr("engine_core.adapters.names.MAX_ADAPTERS", 2)
-    for name, folder in (("x", "a"), ("y", "b"), ("z", "c"), ("y", "c")):
-        house.load(name, folder)
-    assert house.answers() == [("x", ""), ("y", ""), ("z", "TOO_MANY_ADAPTERS"), ("y", "")]
-    house.put_one(1, "c")
+def test_no_more_names_than_a_core_keeps(tmp_path: Path) -> None:
+    """A folder may have any number of adapters. A name that is known may get another one all the same.
+    Frontends hear of each name once, and what the worker holds."""
+    names = [f"n{number}" for number in range(MAX_ADAPTERS + 1)]
+    house = Adapters(tmp_path, 640, names)
+    house.put(Hello())
+    for name in names:
+        house.put(Utility(load_adapter=named(house, name)))
+    house.settle()
+    *named_all, last = house.answers()
+    assert named_all == [(name, "") for name in names[:-1]] and last == (names[-1], "TOO_MANY_ADAPTERS")
+    results = [message.utility_result.adapter for _, message in house.sent]
+    (refusal,) = [result for result in results if result.problem]
+    assert (refusal.field, refusal.code) == ("name", Code.RESOURCE_EXHAUSTED), refusal
+    tables = [message.adapters for _, message in house.sent if message.HasField("adapters")]
+    assert [each.name for table in tables for each in table.adapters] == names[:-1]
+    assert held_by(tables) == house.worker.adapters and len(house.worker.adapters) == 64
+    house.load(names[0], names[-1])
+    house.put(Utility(unload_adapter=UnloadAdapter(name=names[1])))
+    house.load("new", names[1])
+    assert house.answers()[MAX_ADAPTERS + 1 :] == [(names[0], ""), (names[1], ""), ("new", "")]
+    assert len(house.core.adapter_names) == MAX_ADAPTERS
+    house.put_one(1, names[0])
     house.run()
     assert house.outputs_of(b"a").ends, "requests that have resolved it before go on"
+    house.inbox.close()
+
+
+def held_by(tables: Sequence[AdapterTable]) -> set[bytes]:
+    """What a frontend knows of the worker's adapters by these messages."""
+    held = set[bytes]()
+    for table in tables:
+        for column, change in ((table.held_digests, held.add), (table.dropped_digests, held.remove)):
+            for start in range(0, len(column), 32):
+                change(column[start : start + 32])
+    return held
+
+
+def test_names_of_the_core_before(tmp_path: Path) -> None:
+    """As many as a core keeps, in one message of each frontend; announced once."""
+    house = Adapters(tmp_path)
+    house.put(Hello())
+    known = [named(house, f"n{number}", digest=adapter_digest("a")) for number in range(MAX_ADAPTERS + 1)]
+    known[7].pinned = True
+    for _ in range(3):
+        house.put(AdapterTable(adapters=known))
+    house.step()
+    tables = [message.adapters for _, message in house.sent if message.HasField("adapters")]
+    assert [len(table.adapters) for table in tables] == [MAX_ADAPTERS]
+    assert house.core.adapters.pinned == {adapter_digest("a")} and not house.worker.adapters
+    assert not house.answers(), "nothing waits for one"
+    house.inbox.close()
 
 
 def test_unload_waits_for_its_requests(house: Adapters) -> None:

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine_core.admin.requests import _CAUSES
+from engine_core.scheduler.outputs.wait_causes import Cause
 from pagewire.internal.v1.engine_pb2 import ListPosition, ListRequests
 from pagewire.v1 import inspection_pb2 as pb
+from pagewire.v1.generation_pb2 import Waits
 from tests.engine_core.admin.asking import ask
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
@@ -134,3 +137,8 @@ def test_pages_are_in_order_of_arrival_at_frontends(house: House) -> None:
     after = ListPosition(number=infos[-1].arrival_time.ToNanoseconds(), name=infos[-1].request_id)
     rest = ask(house, list_requests=ListRequests(limit=9, after=after)).requests
     assert [each.request_id for each in rest.requests] == names[2:] and rest.total == 4
+
+
+def test_every_cause_has_a_public_one() -> None:
+    assert set(_CAUSES) == set(Cause)
+    assert {each.name.lower() for each in Cause} <= {field.name for field in Waits.DESCRIPTOR.fields}

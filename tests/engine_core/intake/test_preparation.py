@@ -91,7 +91,7 @@ def test_old_grammars_are_asked_for_again(house: SlowCompiler) -> None:
 
 def test_a_suspect_is_known_at_once(house: SlowCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """The quarantine decides when it runs: the worker compiles its grammar with its row."""
-    monkeypatch.setattr(house.scheduler.quarantine, "is_suspect", lambda key: True)
+    monkeypatch.setattr(house.scheduler.quarantine, "is_to_be_isolated", lambda key: True)
     house.put(with_grammar(1))
     house.run()
     assert not house.asked and {*house.outputs_of(b"a").ends} == {(1, 0)}

@@ -118,18 +118,32 @@ def test_what_a_rank_elsewhere_reports_has_its_name(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hello", "why"),
+    ("hello", "name", "why"),
     [
-        ({"version": "0.1"}, f"pagewire: the engine core has {__version__}, rank 1 on b has 0.1"),
-        ({"group_size": 4}, "--tensor-parallel-size: the engine core has 2, rank 1 on b has 4"),
-        ({"rank": 3, "group_size": 4}, "--tensor-parallel-size: the engine core has 2, rank 3 on b has 4"),
+        (
+            {"version": "0.1"},
+            "rank 1 of the worker (on b)",
+            f"it is of pagewire 0.1, and the engine core of {__version__}",
+        ),
+        (
+            {"group_size": 4},
+            "rank 1 of the worker (on b)",
+            "it is one of 4 ranks, and the engine core has 2",
+        ),
+        (
+            {"rank": 3, "group_size": 4},
+            "rank 3 on b",
+            "it is one of 4 ranks, and the engine core has 2",
+        ),
     ],
 )
-def test_a_rank_that_does_not_fit_ends_the_start(group: Group, hello: dict[str, object], why: str) -> None:
+def test_a_rank_that_does_not_fit_ends_the_start(
+    group: Group, hello: dict[str, object], name: str, why: str
+) -> None:
     host = group.host(**hello)
     with pytest.raises(WorkerDied) as death:
         group.workers.initialize(INITIALIZE)
-    assert (death.value.what, death.value.why) == ("the ranks of the worker disagree", why)
+    assert (death.value.what, death.value.why) == (f"cannot use {name}", why)
     host.socket.close()
 
 

@@ -32,3 +32,13 @@ def test_handlers_are_restored() -> None:
     with StopSignal():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_first_signal_may_ask_for_a_drain() -> None:
+    calls: list[None] = []
+    with StopSignal() as stop:
+        stop.on_first = lambda: calls.append(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert calls and not is_readable(stop)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert len(calls) == 1 and is_readable(stop)

@@ -73,8 +73,19 @@ def test_services_with_one_key_have_the_same_hashes(tmp_path: Path) -> None:
 def test_other_keys_and_values_have_other_hashes(facts: dict[str, Any]) -> None:
     initialize = Initialize(cache_key=b"k" * 32, block_size=16)
     assert hash_secret(initialize, ready_of()) != hash_secret(initialize, ready_of(**facts))
-    smaller = Initialize(cache_key=b"k" * 32, block_size=8)
-    assert hash_secret(initialize, ready_of()) != hash_secret(smaller, ready_of())
+
+
+@pytest.mark.parametrize("given", [{"block_size": 8}, {"config_overrides": '{"rope_theta": 5}'}], ids=str)
+def test_other_flags_have_other_hashes(given: dict[str, Any]) -> None:
+    one = Initialize(cache_key=b"k" * 32, block_size=16)
+    other = Initialize(cache_key=b"k" * 32, **{"block_size": 16} | given)
+    assert hash_secret(one, ready_of()) != hash_secret(other, ready_of())
+
+
+def test_other_weights_have_other_hashes() -> None:
+    initialize, one, other = Initialize(cache_key=b"k" * 32), ready_of(), ready_of()
+    other.weights_digest = b"d" * 32
+    assert hash_secret(initialize, one) != hash_secret(initialize, other)
 
 
 def test_a_key_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ class Hunt:
     def live(self, kills: Callable[[int], bool]) -> bool:
         """One life, as Quarantine orders it: isolated runs, then all requests. False: none has killed it."""
         running: list[int] = []
-        while self.suspects:
-            latest = max(suspect.death for suspect in self.suspects.values())
-            group = [key for key, suspect in self.suspects.items() if suspect.death == latest]
+        while isolated := {key: each for key, each in self.suspects.items() if not each.is_watched}:
+            latest = max(suspect.death for suspect in isolated.values())
+            group = [key for key, suspect in isolated.items() if suspect.death == latest]
             group = group[: self.suspects[group[0]].group]
             running += group
             if any(kills(key) for key in group):
@@ -48,6 +48,7 @@ class Hunt:
         if any(kills(key) for key in self.requests if key not in running):
             self.die(dict.fromkeys(self.requests, HERE))
             return True
+        self.suspects.clear()
         return False
 
 
@@ -97,11 +98,21 @@ def test_groups_are_an_eighth_then_one():
     assert not any(key in after for key in range(16))
 
 
-def test_after_a_sigkill_all_run_together_once():
+def test_after_a_sigkill_all_are_watched_once():
     spans = {key: HERE for key in range(64)}
     suspects = judge(spans, {}, 1, killed=True)
-    assert {suspect.group for suspect in suspects.values()} == {64}
+    assert all(suspect.is_watched for suspect in suspects.values())
     assert {suspect.group for suspect in judge(spans, suspects, 2).values()} == {8}
+
+
+def test_what_ran_beside_those_that_were_watched_is_watched():
+    """It may have killed the second process. Beside those that were isolated nothing is."""
+    watched = judge({1: HERE, 2: HERE}, {}, 1, killed=True)
+    after = judge({1: HERE, 2: HERE, 3: HERE}, watched, 2, killed=True)
+    assert [after[key].group for key in (1, 2, 3)] == [1, 1, 0]
+    assert judge({1: HERE, 2: HERE, 9: HERE}, after, 3, killed=True).keys() == {1, 2, 3}
+    failed = judge({1: HERE, 2: HERE, 3: HERE}, watched, 2)
+    assert [failed[key].group for key in (1, 2, 3)] == [1, 1, 1], "it was no SIGKILL: all are to blame"
 
 
 def test_sigkills_in_a_row_halve_the_group_that_was_running():

@@ -66,6 +66,29 @@ def test_after_a_sigkill_all_go_on_with_the_first_steps():
     assert steps[True] == 1 < 8 <= steps[False]
 
 
+def test_after_a_sigkill_no_request_waits_for_another():
+    """Streams that come late after a kill, as through a frontend that was killed as well, were isolated in
+    groups of one to three, for seconds on a busy machine, and all others waited."""
+    lives = Lives(rows=8, blocks=400)
+    come(lives.world, 3)
+    lives.world.step(3)
+    world = lives.begin(killed=True)
+    world.add(9, 3, **ENDLESS)
+    world.step()
+    assert running(world) == [9] and world.scheduler.quarantine.num_suspects == 3
+    for handle in (1, 2, 3):
+        world.add(handle, 3, **ENDLESS)
+        world.step()
+        world.scheduler.check_invariants()
+    assert running(world) == [1, 2, 3, 9]
+    suspects = [world.scheduler.quarantine.num_suspects]
+    while suspects[-1]:
+        world.step()
+        suspects.append(world.scheduler.quarantine.num_suspects)
+    assert suspects == sorted(suspects, reverse=True) and {3, 2, 1} <= {*suspects}, "each by itself"
+    world.finish()
+
+
 def test_sigkills_in_a_row_leave_few_groups():
     """Each comes before a suspect is cleared. With eighths there were 15 groups: in a run of kills on a busy
     machine 40 of 80 streams got nothing for 50 s, in three lives of the core."""

@@ -4,7 +4,7 @@ import dataclasses
 from array import array
 
 from engine_core.recording.plans import PlanWriter, columns_of
-from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
+from engine_core.step.plan import ForkRow, MediaItem, NewRow, Plan, RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
 from pagewire_replay.reader import PlanReader
 from tests.engine_core.fakes import resolved_sampling
@@ -41,14 +41,24 @@ def plans() -> list[Plan]:
 def write(plans: list[Plan]) -> list[RecordedPlan]:
     writer, records = PlanWriter(), [RecordedPlan() for _ in plans]
     for plan, record in zip(plans, records, strict=True):
-        writer.write(columns_of(plan, NUMBERS), record)
+        writer.write(columns_of(plan, NUMBERS, {}), record)
     return records
 
 
 def test_what_is_written_is_read() -> None:
     reader = PlanReader()
     for plan, record in zip(plans(), write(plans()), strict=True):
-        assert reader.read(record) == columns_of(plan, NUMBERS)
+        assert reader.read(record) == columns_of(plan, NUMBERS, {})
+
+
+def test_items_of_media_are_numbers_in_the_order_in_which_they_are_encoded_first() -> None:
+    first, second = (MediaItem(1, (), b"", digest, array("I", [0])) for digest in (b"a", b"b"))
+    numbers: dict[bytes, int] = {}
+    columns_of(Plan(step=1, rows=[2], encode=[first]), NUMBERS, numbers)
+    found = columns_of(
+        Plan(step=2, rows=[2], encode=[second, first], forgotten_media=[b"a"]), NUMBERS, numbers
+    )
+    assert (found["encode"], found["forgotten_media"]) == ([1, 0], [0])
 
 
 def test_a_plan_that_goes_on_has_no_columns() -> None:
@@ -57,7 +67,7 @@ def test_a_plan_that_goes_on_has_no_columns() -> None:
 
 
 def test_a_plan_has_no_token_ids() -> None:
-    columns = columns_of(plans()[0], NUMBERS)
+    columns = columns_of(plans()[0], NUMBERS, {})
     assert columns["new_rows"] == [2, 42, 1, 9, 2, 0, 3, 3, 4, 5]
     assert "append_token_ids" not in columns
 
@@ -71,4 +81,4 @@ def test_starts_that_are_not_those_of_the_sum_are_left_out() -> None:
 
 def test_each_column_of_a_plan_is_recorded_but_for_tokens() -> None:
     names = {field.name for field in dataclasses.fields(Plan) if not field.name.startswith("_")}
-    assert set(columns_of(plans()[0], NUMBERS)) == names - {"append_token_ids"}
+    assert set(columns_of(plans()[0], NUMBERS, {})) == names - {"append_token_ids"}

@@ -15,7 +15,7 @@ from pagewire.ipc.columns import unpack_u32
 from pagewire_replay.reader import RecordingReader, facts_of
 from pagewire_replay.replay import Replay
 from tests.engine_core.fake_beams import beam_search
-from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
+from tests.engine_core.fakes import FakeWorker, Ledger, add_item, add_request, make, run
 
 PROMPT = [701 + 7 * i % 291 for i in range(23)]
 
@@ -95,7 +95,7 @@ def test_all_that_scheduling_depends_on_is_recorded():
         "key",  # where it is a suspect
         "prompt_logprobs",  # of it, where it begins
         "beam_search",  # of it, how many, how many results and offers
-        "parameters",  # of them, n, min_tokens, pooling and whether there is a grammar
+        "parameters",  # of them, n, min_tokens, pooling, media, and whether there is a grammar
         "num_vector_values",
         "content_hashes",  # with the tokens, in hashes of blocks
     }
@@ -103,6 +103,7 @@ def test_all_that_scheduling_depends_on_is_recorded():
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}
     state |= {"num_paid", "row_error"}  # of its tenant's quota; from the worker, for the error
     state.add("history")  # for operators: no decision reads it
+    state.add("holder")  # empty before it is scheduled; a core that records copies no blocks
     state.add("owner")  # for another call of it; its abort_at is deadline_at until set_deadline()
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 
@@ -127,6 +128,31 @@ def test_what_beams_choose_is_recorded_but_no_token(tmp_path: Path, num_blocks: 
     assert outcome.difference is None and outcome.num_plans == scheduler.step
     assert outcome.figures.num_cached_tokens >= 8
     assert not any(holds(contents(tmp_path / "r"), tokens) for tokens in ledger.tokens.values())
+
+
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_images_are_recorded_without_their_bytes(tmp_path: Path, with_tokens: bool):
+    """What is encoded and forgotten, and where chunks end for it, is replayed."""
+    recording = open_recording(tmp_path / "r")
+    settings = {"num_blocks": 20, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    encoder = {"encoder_cache_tokens": 9, "max_num_encoder_tokens": 7}
+    scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings, **encoder)
+    worker, ledger = FakeWorker(20, 4), Ledger()
+    worker.encoder_capacity, worker.encoder_budget = 9, 7
+    messages = [add_request(handle, PROMPT, max_tokens=9) for handle in (1, 2, 3)]
+    for message in messages:
+        add_item(message, range(6), b"a")
+        add_item(message, range(8, 13), bytes([message.handle]))
+        add_item(message, range(15, 21), b"a")
+        scheduler.add(make(message))
+    run(scheduler, worker, ledger)
+    recording.close()
+    assert sum(len(plan.forgotten_media) for plan in worker.plans) > 2
+    outcome = Replay(RecordingReader(tmp_path / "r")).run()
+    assert outcome.difference is None and outcome.num_plans == scheduler.step
+    data = contents(tmp_path / "r")
+    for item in messages[0].media:
+        assert item.digest not in data and item.digest.hex().encode() not in data
 
 
 def test_a_steady_batch_takes_few_bytes(tmp_path: Path):

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.step.plan import AdapterUse, ForkRow, NewRow, Plan, RowParameters, encode_plan
+from engine_core.step.plan import AdapterUse, ForkRow, MediaItem, NewRow, Plan, RowParameters, encode_plan
 from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
 from pagewire.internal.v1.worker_pb2 import StepPlan
 from pagewire.v1.generation_pb2 import LogprobOptions
@@ -76,15 +76,16 @@ def test_a_plan_survives_the_wire(plan: Plan) -> None:
 
 def test_every_field_of_the_contract_is_written() -> None:
     """A field added to the message must not be forgotten here."""
-    top = LogprobOptions(top_n=1)
+    top, item = LogprobOptions(top_n=1), MediaItem(1, (1, 1, 3), b"rgb", bytes(32), array("I", [0]))
     parameters = RowParameters(
         resolved_sampling(),
         *(1, (1,), ((1,),), top, "g", Pooling(type=1)),
         embeddings=InputEmbeddings(dtype="float32"),
         adapter=AdapterUse("a", "/a", b"d", 1),
+        media=(item,),
     )
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
-    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23))
+    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23), [item], [item.digest])
     message = encode_plan(plan)
     of_connection = {"kept_changes"}  # engine_core.io.worker_group adds them on the way
     assert {field.name for field, _ in message.ListFields()} == {

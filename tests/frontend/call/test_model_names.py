@@ -122,8 +122,7 @@ def answer(request: engine_pb2.AddRequest) -> Iterable[Output | Sequence[Output]
 async def test_each_takes_the_name_of_an_adapter(checkpoint: Path) -> None:
     async with doors_of(checkpoint, script=answer) as doors:
         legal = engine_pb2.NamedAdapter(name="legal", source="/legal", digest=bytes(32))
-        table = engine_pb2.AdapterTable(epoch=doors.service.engine.epoch, adapters=[legal])
-        await doors.service.engine.send(engine_pb2.EngineMessage(adapters=table))
+        await doors.service.engine.tell_adapters(engine_pb2.AdapterTable(adapters=[legal]))
         adapters = doors.service.frontend.parts.engine.adapters
         await until(lambda: bool(adapters._named))
         for name in ("fake", "legal", "nothing"):
@@ -144,9 +143,7 @@ async def test_a_refusal_names_the_field_that_has_the_name(checkpoint: Path) -> 
             engine_pb2.NamedAdapter(name="legal", source="/legal", digest=bytes(32)),
             engine_pb2.NamedAdapter(name="soft", source="/soft", digest=b"s" * 32, virtual_tokens=2),
         ]
-        await engine.send(
-            engine_pb2.EngineMessage(adapters=engine_pb2.AdapterTable(epoch=engine.epoch, adapters=adapters))
-        )
+        await engine.tell_adapters(engine_pb2.AdapterTable(adapters=adapters))
         await until(lambda: bool(service.frontend.parts.engine.adapters._named))
         for field in ("model", "adapter"):
             for call in (

@@ -35,6 +35,8 @@ from pagewire.internal.v1.engine_pb2 import (
     Welcome,
 )
 from pagewire.ipc.named_adapters import MAX_FORMER
+from pagewire.ipc.transport import MAX_MESSAGE_BYTES
+from pagewire.limits import MAX_ADAPTERS
 from pagewire.v1.generation_pb2 import Continuation, GenerateRequest
 from pagewire.v1.pooling_pb2 import ClassifyRequest, EmbedRequest, ScoreContinuationsRequest
 
@@ -84,6 +86,11 @@ def catalogue(questions: FakeQuestions) -> AdapterCatalogue:
     return AdapterCatalogue(questions, lambda: Welcome(lora_folder="/adapters"))  # type: ignore[arg-type]
 
 
+def told(core: FakeCore) -> list[list[NamedAdapter]]:
+    """The adapters of each message to a core."""
+    return [list(message.known_adapters.adapters) for message in core.sent]
+
+
 def welcome(catalogue: AdapterCatalogue, core: FakeCore, *adapters: NamedAdapter) -> None:
     catalogue.on_welcome(core, Welcome(epoch=core.epoch, adapters=table(*adapters)))  # type: ignore[arg-type]
 
@@ -93,7 +100,7 @@ def test_a_core_that_starts_is_told_the_names(catalogue: AdapterCatalogue) -> No
     welcome(catalogue, core, adapter("x"))
     core.epoch = 2
     welcome(catalogue, core)
-    assert [message.utility.load_adapter for message in core.sent] == [adapter("x")]
+    assert told(core) == [[adapter("x")]]
     core.sent.clear()
     catalogue.on_table(core, table(adapter("x"), epoch=2))  # type: ignore[arg-type]
     welcome(catalogue, core)  # a new connection to the same core, where it was unloaded meanwhile
@@ -106,6 +113,40 @@ def test_unloaded_at_one_core_is_unloaded(catalogue: AdapterCatalogue) -> None:
         welcome(catalogue, core, adapter("x"), adapter("y"))
     catalogue.on_table(cores[0], table(adapter("y")))  # type: ignore[arg-type]
     assert [each.name for each in catalogue.visible(ANONYMOUS)] == ["y"]
+
+
+def test_changes(catalogue: AdapterCatalogue) -> None:
+    """What a change does not name stays."""
+
+    def names() -> dict[str, bytes]:
+        return {each.name: each.digest[:1] for each in catalogue.visible(ANONYMOUS)}
+
+    core = FakeCore("a")
+    welcome(catalogue, core, adapter("x"), adapter("y"), adapter("z"))
+    change = AdapterTable(
+        epoch=1, is_change=True, adapters=[adapter("y", "e"), adapter("new")], unnamed=["x"]
+    )
+    catalogue.on_table(core, change)  # type: ignore[arg-type]
+    assert names() == {"y": b"e", "z": b"d", "new": b"d"}
+    catalogue.on_table(core, AdapterTable(epoch=1, is_change=True, unnamed=["new", "unknown"]))  # type: ignore[arg-type]
+    assert names() == {"y": b"e", "z": b"d"}
+    catalogue.on_table(core, table(adapter("z")))  # type: ignore[arg-type]
+    assert names() == {"z": b"d"}, "a table that is no change has all"
+
+
+def test_as_many_names_as_a_core_keeps(catalogue: AdapterCatalogue) -> None:
+    """A core that starts is told all in one message, and only what it lacks."""
+    adapters = [adapter(f"n{number}") for number in range(MAX_ADAPTERS)]
+    core = FakeCore("a")
+    welcome(catalogue, core, *adapters)
+    core.epoch = 2
+    welcome(catalogue, core, *adapters[5:])
+    assert told(core) == [adapters[:5]]
+    core.epoch = 3
+    welcome(catalogue, core)
+    (_, message) = core.sent
+    assert len(message.known_adapters.adapters) == MAX_ADAPTERS
+    assert message.ByteSize() < MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("is_named_again", [False, True])
@@ -252,8 +293,7 @@ def test_former_adapters_at_every_frontend(catalogue: AdapterCatalogue, question
     assert [continued(catalogue, digest) for digest in "cba"] == [each.encode() * 32 for each in "cba"]
     core.epoch = 2
     welcome(catalogue, core, adapter("x", "d", former=[adapter("x", "a")]))
-    (told,) = core.sent
-    assert told.utility.load_adapter == now
+    assert told(core) == [[now]]
     assert [continued(catalogue, digest) for digest in "abcd"] == [each.encode() * 32 for each in "abcd"]
     core.sent.clear()
     core.epoch = 3

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from random import Random
 
 from frontend.engine.core import ANYWHERE, Routing, routing_of
-from frontend.engine.dispatcher import choose
+from frontend.engine.dispatcher import ADAPTER_MARGIN, choose, fit
+from pagewire.internal.v1.engine_pb2 import (
+    CORE_ROLE_DECODE,
+    CORE_ROLE_PREFILL,
+    CORE_ROLE_UNSPECIFIED,
+    CoreRole,
+)
 from pagewire.v1 import generation_pb2
 
 
@@ -13,6 +19,8 @@ from pagewire.v1 import generation_pb2
 class Core:
     rank: int
     load: float = 0.0
+    held_adapters: frozenset[bytes] = frozenset()
+    role: CoreRole = CORE_ROLE_UNSPECIFIED
 
     @property
     def address(self) -> str:
@@ -70,3 +78,45 @@ def test_stale_load_figures_do_not_send_all_requests_to_one_core():
             core.load += 1
             chosen[core.rank] += 1
     assert max(chosen.values()) < 80
+
+
+def adapted(cores: list[Core], count: int = 100) -> list[int]:
+    """Ranks of the cores to which requests with so many adapters go."""
+    names = [b"%032d" % number for number in range(count)]
+    return [choose(cores, Routing(adapter=name), Random(seed)).rank for seed, name in enumerate(names)]
+
+
+def test_a_core_that_holds_the_adapter_is_preferred():
+    every = frozenset(b"%032d" % number for number in range(100))
+    hashed = adapted([Core(rank) for rank in range(3)])
+    assert {*hashed} == {0, 1, 2}, "no core holds any"
+    for holder in range(3):
+        cores = [Core(rank, held_adapters=every if rank == holder else frozenset()) for rank in range(3)]
+        assert {*adapted(cores)} == {holder}
+        cores[holder].load = ADAPTER_MARGIN
+        assert {*adapted(cores)} == {holder}
+        cores[holder].load = 2 * ADAPTER_MARGIN
+        assert {*adapted(cores)} == {0, 1, 2} - {holder}, "it has too much to do"
+
+
+def test_of_several_holders_each_adapter_has_its_own():
+    """So that the others may drop it. A holder that is too busy hands its adapters to another holder."""
+    every = frozenset(b"%032d" % number for number in range(100))
+    cores = [Core(rank, held_adapters=every) for rank in (2, 0)] + [Core(1)]
+    first = adapted(cores)
+    assert {*first} == {0, 2} and first == adapted(cores[::-1])
+    cores[0].load = 2 * ADAPTER_MARGIN
+    assert {*adapted(cores)} == {0}
+
+
+def test_roles():
+    prefill, decode, both = Core(0, role=CORE_ROLE_PREFILL), Core(1, role=CORE_ROLE_DECODE), Core(2)
+
+    def ranks(cores: list[Core], *, has_output: bool, rank: int | None = None) -> list[int]:
+        return [core.rank for core in fit(cores, Routing(rank=rank), has_output=has_output)]
+
+    cores = [prefill, decode, both]
+    assert ranks(cores, has_output=False) == [0, 2] and ranks(cores, has_output=True) == [1, 2]
+    assert ranks([decode], has_output=False) == [1] and ranks([prefill], has_output=True) == [0]
+    assert ranks(cores, has_output=False, rank=1) == [1], "the client has named it"
+    assert ranks(cores, has_output=True, rank=0) == [1, 2]

@@ -63,8 +63,7 @@ async def test_an_invocation_belongs_to_the_prompt(checkpoint, model, prompt, co
         adapter = engine_pb2.NamedAdapter(
             name="activated", source="/a", digest=bytes(32), invocation_token_ids=encode("<go>")
         )
-        table = engine_pb2.AdapterTable(epoch=service.engine.epoch, adapters=[adapter])
-        await service.engine.send(engine_pb2.EngineMessage(adapters=table))
+        await service.engine.tell_adapters(engine_pb2.AdapterTable(adapters=[adapter]))
         await until(lambda: bool(service.frontend.parts.engine.adapters._named))
         ids = {"token_ids": {"ids": encode(prompt)}}
         await service.pooling.ScoreContinuations(request_of(continuation, prompt=ids, model="activated"))
@@ -97,7 +96,7 @@ async def test_only_sums_unless_asked_for(checkpoint, model):
         ({}, ["a", ""], "continuations[1]"),
         ({}, ["a", "a" * 200], "continuations[1]"),
         ({"prompt": {}}, ["a"], "prompt"),
-        ({"prompt": {"text": "a", "media": [{}]}}, ["a"], "prompt.media"),
+        ({"prompt": {"text": "a", "media": [{}]}}, ["a"], "prompt.media[0]"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
         ({"priority": 1001}, ["a"], "priority"),
         ({"tenant": "t" * 257}, ["a"], "tenant"),

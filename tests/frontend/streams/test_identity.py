@@ -44,6 +44,21 @@ def test_seeds_are_drawn_from_all_64_bits(request_ids):
     assert len(seeds) == 64 and max(seeds) > 2**56
 
 
+def _with_media(*media: dict) -> dict:
+    return {"prompt": {"text": "a", "media": media}}
+
+
+def test_images_count_by_their_content_and_not_by_its_spelling():
+    one = identity_of(**_with_media({"data": b"abc"}))
+    assert one == identity_of(**_with_media({"uri": "data:image/png;base64,YWJj"}))
+    assert one == identity_of(**_with_media({"uri": "data:;base64,YWJj", "mime_type": "image/png"}))
+    others = [{"data": b"abd"}], [{"data": b"abc"}, {"data": b"abc"}], []
+    assert all(one.content != identity_of(**_with_media(*media)).content for media in others)
+    parts = [{"text": "a"}, {"media": {"data": b"abc"}}]
+    chats = [{"chat": {"messages": [{"role": "user", "content": each}]}} for each in (parts, parts[::-1])]
+    assert len({identity_of(prompt=chat).content for chat in chats}) == 2
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -89,13 +89,25 @@ def test_a_pause_is_neither_prefill_nor_decode():
 def test_causes_sum_to_the_queue():
     clock = RequestTimings()
     clock.sent()
-    clock.started(14, [1, 2, 3, 0, 4])
+    clock.started(25, [1, 2, 3, 0, 4, 5, 6])
     clock.progressed(time.monotonic_ns() + 5_000_000, tokens=True)
     clock.ready()
     clock.told(1, 1)
     waits = clock.waits()
     client = waits.pop("client")
-    assert waits == {"queue": 4000, "rows": 1000, "blocks": 2000, "budget": 3000, "trial": 0, "adapter": 4000}
+    causes = {"rows": 1000, "blocks": 2000, "budget": 3000, "trial": 0, "adapter": 4000, "kv_transfer": 5000}
+    assert waits == {"queue": 4000, **causes, "encoder": 6000}
     assert client > 0
     clock.told(1, 1)
     assert clock.waits()["client"] == client, "nothing was ready"
+
+
+def test_a_stream_that_moves_counts_the_transfer_beside_its_queue():
+    clock = RequestTimings()
+    clock.sent()
+    clock.started(10, [0, 0, 0, 0, 0, 4, 0])
+    clock.progressed(time.monotonic_ns() + 5_000_000, tokens=True)
+    clock.started(30, [20, 0, 0, 0, 0, 7, 0])
+    waits = clock.waits()
+    assert waits["queue"] == 6000 and waits["rows"] == 0 and waits["kv_transfer"] == 11_000
+    assert clock.parts()["queue"] == 10_000

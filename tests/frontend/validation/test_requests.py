@@ -16,13 +16,15 @@ from frontend.validation.requests import (
     MAX_PARTS,
     MAX_PROMPTS,
     check_abort,
+    check_continuations,
     check_detokenize,
+    check_embed,
     check_generate,
     check_tokenize,
 )
 from frontend.validation.rules import MAX_COUNT, Limits
 from pagewire.limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
-from pagewire.v1 import generation_pb2, tokenizer_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2, tokenizer_pb2
 from tests.frontend.fakes import make_request
 
 LIMITS = Limits(
@@ -36,14 +38,21 @@ LIMITS = Limits(
     max_logprobs=5,
     has_grammars=True,
     input_embedding_size=3,
+    takes_images=True,
 )
 NAN, INF = math.nan, math.inf
 
 NOT_BUILT = {
-    "prompt.media": {"prompt": {"text": "hi", "media": [{"uri": "data:,"}]}},
+    "prompt.media[0].cache_id": {"prompt": {"text": "hi", "media": [{"data": b"x", "cache_id": "a"}]}},
     "prompt.chat.template": {"prompt": {"chat": {"template": "{{ 1 }}"}}},
-    "prompt.chat.messages[0].content[1].media": {
-        "prompt": {"chat": {"messages": [{"content": [{"text": "a"}, {"media": {"uri": "data:,"}}]}]}}
+    "prompt.chat.messages[0].content[1].media.cache_id": {
+        "prompt": {
+            "chat": {
+                "messages": [
+                    {"role": "user", "content": [{"text": "a"}, {"media": {"data": b"x", "cache_id": "a"}}]}
+                ]
+            }
+        }
     },
     "output.logprobs": {"sampling": {"beam_search": {"width": 2}}, "output": {"logprobs": {}}},
     "extensions": {"extensions": {"x": 1}},
@@ -265,7 +274,9 @@ def test_every_field_is_either_judged_or_refused():
     judged = {
         path
         for path, field in all_fields.items()
-        if path in FIELDS and not isinstance(FIELDS[path], Kind) and not path.startswith("prompt.chat")
+        if path in FIELDS
+        and not isinstance(FIELDS[path], Kind)
+        and not path.startswith(("prompt.chat", "prompt.media"))
     }
     assert judged == set(BAD_VALUES)
 
@@ -361,6 +372,86 @@ def test_embeddings_that_are_not_served():
     assert list(caught.value.violations) == ["prompts[0].embeddings"]
 
 
+PNG = {"data": b"png"}
+IN_CHAT = {"chat": {"messages": [{"role": "user", "content": [{"text": "a"}, {"media": PNG}]}]}}
+
+
+def test_log_probabilities_of_a_prompt_with_media():
+    request = make_request(prompt=IN_CHAT, output={"prompt_logprobs": {}})
+    with pytest.raises(Unsupported) as caught:
+        check_generate(request, LIMITS)
+    assert list(caught.value.violations) == ["output.prompt_logprobs"]
+
+
+def test_media_that_are_not_served():
+    """By the engine, and by RPCs that make vectors and scores."""
+    blind = dataclasses.replace(LIMITS, takes_images=False)
+    for prompt, path in (
+        ({"text": "a", "media": [PNG]}, "prompt.media[0]"),
+        (IN_CHAT, "prompt.chat.messages[0].content[1].media"),
+    ):
+        check_generate(make_request(prompt=prompt), LIMITS)
+        with pytest.raises(Unsupported, match="no encoder for images") as caught:
+            check_generate(make_request(prompt=prompt), blind)
+        assert list(caught.value.violations) == [path]
+        check_tokenize(tokenizer_pb2.TokenizeRequest(prompts=[prompt]), blind)
+        with pytest.raises(Unsupported, match="to generate from") as caught:
+            check_embed(pooling_pb2.EmbedRequest(inputs=[prompt]), LIMITS, 8)
+        assert list(caught.value.violations) == [path.replace("prompt", "inputs[0]", 1)]
+        with pytest.raises(Unsupported, match="to generate from"):
+            check_continuations(
+                pooling_pb2.ScoreContinuationsRequest(prompt=prompt, continuations=["b"]), LIMITS, 8
+            )
+
+
+BAD_URIS = [
+    *("", "x", "https://a.b/c.png", "data:", "data:,a", "data:image/png,a", "data:image/png;base64,"),
+    *("data:image/png;base64,%41", "data:;base64,YQ", "data:" + "a" * 300 + ";base64,YQ=="),
+]
+
+
+@pytest.mark.parametrize("media", [{"data": b""}, *({"uri": uri} for uri in BAD_URIS)])
+def test_a_bad_file_is_refused_by_its_path(media):
+    (name,) = media
+    part = {"role": "user", "content": [{"media": media}]}
+    for prompt, path in (
+        ({"text": "a", "media": [PNG, media]}, f"prompt.media[1].{name}"),
+        ({"chat": {"messages": [part]}}, f"prompt.chat.messages[0].content[0].media.{name}"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            check_generate(make_request(prompt=prompt), LIMITS)
+        assert list(caught.value.violations) == [path]
+
+
+@pytest.mark.parametrize(
+    "uri", ["data:image/png;base64,YQ==", "DATA:;base64,YWI=", "data:a/b;c=d;BASE64,YWJj"]
+)
+def test_good_data_uris(uri):
+    check_generate(make_request(prompt={"text": "a", "media": [{"uri": uri, "mime_type": "x/y"}]}), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "match"),
+    [
+        ({"text": "a", "media": [{}]}, "prompt.media[0]", "is required"),
+        ({"text": "a", "media": [PNG] * 17}, "prompt.media[16]", "may have 16"),
+        (IN_CHAT | {"media": [PNG]}, "prompt.media", "a chat has media in its messages"),
+        ({"media": [PNG]}, "prompt.media", "text or token_ids"),
+        ({"text": "a", "media": [PNG], "truncate_to": 5}, "prompt.truncate_to", "combined with media"),
+        (
+            {"text": "a", "media": [{"uri": "https://a.b/c.png"}]},
+            "prompt.media[0].uri",
+            "fetching is not served",
+        ),
+        ({"text": "a", "media": [{"uri": "file:///etc/passwd"}]}, "prompt.media[0].uri", "fetching is not"),
+    ],
+)
+def test_media_that_are_refused(fields, path, match):
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(make_request(prompt=fields), LIMITS)
+    assert match in caught.value.violations[path]
+
+
 def test_eos_may_be_the_only_token_where_it_does_not_have_to_wait():
     check_generate(make_request(sampling={"allowed_token_ids": [2]}), LIMITS)
     stopping = {"min_tokens": 1, "ignore_eos": True}
@@ -394,7 +485,7 @@ def test_tokenizing_nothing_is_fine_but_no_prompt_is_not():
             check_tokenize(tokenizer_pb2.TokenizeRequest(prompts=prompts), LIMITS)
     with pytest.raises(InvalidRequest, match=r"prompts\[1\]"):
         check_tokenize(tokenizer_pb2.TokenizeRequest(prompts=[{"text": ""}, {}]), LIMITS)
-    with pytest.raises(Unsupported, match=r"prompts\[0\].media"):
+    with pytest.raises(InvalidRequest, match=r"prompts\[0\].media"):
         check_tokenize(tokenizer_pb2.TokenizeRequest(prompts=[{"text": "", "media": [{}]}]), LIMITS)
 
 

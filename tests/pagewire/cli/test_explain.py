@@ -21,7 +21,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> pb.ExplainRequestResponse:
     info.request_id, info.tenant, info.phase = "one", "alice", pb.REQUEST_PHASE_QUEUED
     info.waits_for, info.rank, info.prompt_tokens = pb.WAIT_CAUSE_ROWS, 1, 1234
     info.age.seconds = info.timings.total.seconds = info.timings.queue.seconds = 10
-    info.timings.waits.rows.seconds = 5
+    info.timings.waits.rows.seconds, info.timings.waits.kv_transfer.seconds = 5, 1
 
     class FakeClient:
         def explain_request(self, request: str, *, tenant: str) -> pb.ExplainRequestResponse:
@@ -50,7 +50,18 @@ def test_a_request_that_waits(found: pb.ExplainRequestResponse, capsys: pytest.C
     assert "3 sequences ahead, 4,000 tokens to compute, its tenant's share 25%, begins in about 2.00 s" in out
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "queue 10.0 s 100%" in lines and "waiting for rows 5.00 s 50%" in lines
+    assert "waiting for kv transfer 1.00 s 10%" in lines
     assert "holds" not in out and "sequence " not in out
+
+
+def test_a_request_that_waits_for_the_encoder(
+    found: pb.ExplainRequestResponse, capsys: pytest.CaptureFixture[str]
+):
+    found.request.waits_for = pb.WAIT_CAUSE_ENCODER
+    found.request.timings.waits.encoder.seconds = 2
+    out = explained(capsys)
+    assert "waits: images find no room (--max-num-encoder-tokens, --encoder-cache-tokens)" in out
+    assert "waiting for encoder 2.00 s 20%" in " ".join(out.split())
 
 
 def test_a_request_that_runs(found: pb.ExplainRequestResponse, capsys: pytest.CaptureFixture[str]):

@@ -1,5 +1,8 @@
 """What flags of a group over several hosts must be, on each of its hosts."""
 
+import logging
+import socket
+
 import pytest
 
 from pagewire.cli import ranks
@@ -7,7 +10,8 @@ from pagewire.config import NodesConfig, RanksConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
 from pagewire.flags.flag import flags_of
-from pagewire.host.nodes import check_nodes
+from pagewire.host import nodes
+from pagewire.host.nodes import check_nodes, resolved
 
 GOOD = {"tensor_parallel_size": 4, "nnodes": 2, "master_addr": "127.0.0.1", "curve_key": "k"}
 
@@ -54,3 +58,41 @@ def test_a_host_that_the_group_does_not_have(node_rank: int, nnodes: int, monkey
     monkeypatch.setattr(ranks.logs, "setup", lambda *arguments: None)
     with pytest.raises(UsageError, match=f"--node-rank is {node_rank}, and --nnodes is {nnodes}"):
         ranks.run(RanksConfig(**GOOD | {"nnodes": nnodes}, node_rank=node_rank))
+
+
+@pytest.mark.parametrize("more", [{"node_rank": 1}, {"nnodes": 1}])
+def test_a_launcher_has_all_hosts_but_the_first(more: dict[str, object], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranks.logs, "setup", lambda *arguments: None)
+    with pytest.raises(UsageError, match="--launcher ray with --node-rank"):
+        ranks.run(RanksConfig(**GOOD | more, launcher="ray"))  # type: ignore[arg-type]
+
+
+def test_a_name_of_the_first_host_is_looked_up_until_it_has_an_address(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Which is said every five seconds. Addresses are taken as they are."""
+    caplog.set_level(logging.INFO)
+    clock, failures = [0.0], [socket.gaierror(-2, "Name or service not known")] * 21
+
+    def look_up(name: str, *_: object) -> list[tuple[object, ...]]:
+        assert name == "leader.group"
+        if failures:
+            raise failures.pop()
+        return [(0, 0, 0, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(nodes.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(nodes.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    config = RanksConfig(**GOOD | {"master_addr": "leader.group"})
+    assert resolved(config).master_addr == "10.0.0.1"
+    assert (
+        caplog.messages
+        == ["waiting for an address of --master-addr leader.group: Name or service not known"] * 2
+    )
+    for address in ("10.0.0.2", "::1", ""):
+        assert resolved(RanksConfig(**GOOD | {"master_addr": address})).master_addr == address
+
+
+def test_what_is_no_name(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(StartupError, match="is no name of a host"):
+        resolved(RanksConfig(**GOOD | {"master_addr": "a" * 64 + ".group"}))

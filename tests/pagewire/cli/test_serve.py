@@ -3,14 +3,19 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
 import pytest
 
 from frontend.auth.tokens import read_tokens
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.cli import processes, serve
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import KEYS, UsageError
+from tests.checkpoints import make_checkpoint
+from tests.gguf_files import write_gguf
 
 
 @pytest.mark.parametrize(
@@ -21,7 +26,14 @@ from pagewire.flags import KEYS, UsageError
             "--tensor-parallel-size is 2, which is built for CPUs",
         ),
         ({"nnodes": 2, "tensor_parallel_size": 2}, "there is no --master-addr"),
-        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size is 2, which is not built"),
+        (
+            {"pipeline_parallel_size": 2, "device": "cuda"},
+            "--pipeline-parallel-size is 2, which is built for CPUs",
+        ),
+        (
+            {"pipeline_parallel_size": 3, "nnodes": 2, "master_addr": "127.0.0.1"},
+            "does not divide the 3 ranks of --tensor-parallel-size 1 and --pipeline-parallel-size 3",
+        ),
         ({"speculate": "3"}, "--speculate: 3 is not a method; there are lookup, grammar"),
         ({"num_blocks": 9, "kv_cache_memory": 1.0}, "--num-blocks and --kv-cache-memory both size"),
         ({"hang_timeout": 0.1}, "--hang-timeout is 0.1"),
@@ -54,6 +66,80 @@ def test_what_no_model_could_mend_is_refused_before_a_download(
     assert why in caught.value.why
 
 
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would start says so."""
+
+    def start(*arguments: object) -> None:
+        raise ChildProcessError
+
+    monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
+    monkeypatch.setattr("pagewire.supervisor.supervisor.Supervisor", start)
+
+
+STAGES, RANKS = "--pipeline-parallel-size", "--tensor-parallel-size"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"pipeline_parallel_size": 99}, rf"{STAGES} 99, and the model has \d+ layers"),
+        ({"tensor_parallel_size": 64}, rf"{RANKS} 64: LlamaForCausalLM with \d+ attention heads cannot be"),
+        ({"tensor_parallel_size": 3}, f"{RANKS} 3: 3 ranks are not a power of two"),
+        ({"pipeline_parallel_size": 99, "device": "simulated"}, f"{STAGES} 99"),
+        ({"pipeline_parallel_size": 2, "hf_overrides": '{"num_hidden_layers": 1}'}, f"{STAGES} 2"),
+    ],
+)
+def test_a_model_that_so_many_ranks_do_not_compute_is_refused_before_anything_starts(
+    flags: dict[str, Any], why: str, nothing_starts: None
+):
+    with pytest.raises(StartupError, match=why) as refused:
+        serve.run(ServeConfig(**flags))
+    assert refused.value.what == "cannot split the model" and "\n" not in refused.value.why
+
+
+def test_so_is_a_gguf_file(tmp_path: Path, nothing_starts: None):
+    folder, file = make_checkpoint("llama", tmp_path / "model"), tmp_path / "model.gguf"
+    write_gguf(folder, file)
+    with pytest.raises(StartupError, match=rf"{STAGES} 99, and the model has \d layers"):
+        serve.run(ServeConfig(model=str(file), pipeline_parallel_size=99))
+
+
+def test_so_is_a_model_of_the_hub_before_its_weights_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch, nothing_starts: None
+):
+    folder = checkpoint_folder("demo")
+    asked: list[list[str]] = []
+
+    def snapshot(repo: str, **options: Any) -> str:
+        asked.append(options["allow_patterns"])
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    with pytest.raises(StartupError, match=f"{STAGES} 99"):
+        serve.run(ServeConfig(model="some-org/some-model", pipeline_parallel_size=99))
+    assert asked == [["*.json"]]
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        ("demo", {"tensor_parallel_size": 2}),
+        ("demo", {"pipeline_parallel_size": 2}),
+        ("demo", {"pipeline_parallel_size": 99, "model_impl": "transformers"}),
+        ("unknown", {"pipeline_parallel_size": 99}),
+    ],
+)
+def test_what_fits_or_cannot_be_judged_is_left_to_the_worker(
+    model: str, flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_starts: None
+):
+    (tmp_path / "unknown").mkdir()
+    (tmp_path / "unknown" / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ChildProcessError):
+        serve.run(ServeConfig(model=model, **flags))
+
+
 def test_a_file_that_is_written_need_not_exist(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
     monkeypatch.setattr(serve, "with_local_model", lambda config: 1 / 0)
@@ -69,9 +155,17 @@ def test_a_file_that_is_written_need_not_exist(monkeypatch: pytest.MonkeyPatch):
         ({"frontends": 0, "listen": "ipc:///x", "api_key": ("k",)}, "are checked by frontends"),
         ({"frontends": 0, "listen": "ipc:///x", "auth_file": "t"}, "are checked by frontends"),
         ({"listen": "ipc:///x", "data_parallel_size": 2}, "--data-parallel-size is larger"),
+        ({"share_prefixes": True}, "--share-prefixes with one engine core"),
+        ({"share_prefixes": True, "no_prefix_cache": True}, "--share-prefixes with --no-prefix-cache"),
+        ({"share_prefixes": True, "record": "file"}, "--share-prefixes with --record"),
+        ({"share_prefixes": True, "tensor_parallel_size": 2}, "with --tensor-parallel-size"),
+        ({"share_prefixes": True, "device": "cuda"}, "--share-prefixes with --device cuda"),
+        ({"prefill_engines": 1}, "--prefill-engines with one engine core"),
+        ({"prefill_engines": 2, "data_parallel_size": 2}, "none of 2 would decode"),
+        ({"prefill_engines": 1, "data_parallel_size": 2, "role": "decode"}, "and --role decode"),
     ],
 )
-def test_engine_cores_that_no_frontend_could_reach(
+def test_engine_cores_that_could_not_do_what_they_are_for(
     flags: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)

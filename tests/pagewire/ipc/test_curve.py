@@ -10,7 +10,14 @@ import zmq
 
 from pagewire import cli
 from pagewire.errors import StartupError
-from pagewire.ipc.curve import ClientKey, CurveAuthenticator, make_keys, read_client_key, read_engine_key
+from pagewire.ipc.curve import (
+    ClientKey,
+    CurveAuthenticator,
+    EngineKey,
+    make_keys,
+    read_client_key,
+    read_engine_key,
+)
 from pagewire.ipc.transport import bind_router, connect_dealer, new_identity, remove_file
 from tests.patience import PATIENCE_S
 
@@ -51,6 +58,14 @@ def test_a_peer_with_the_keys_can_talk(files, context, router):
         socket.send_multipart([b"x" * 16, b"welcome"])
         assert client.poll(PATIENCE_MS)
         assert client.recv() == b"welcome"
+
+
+def test_an_engine_core_with_the_same_file_can_talk(files, context, router):
+    """To read blocks."""
+    socket, address = router
+    with connect_dealer(context, address, b"x" * 16, read_engine_key(files[0]).as_client()) as other:
+        other.send(b"hello")
+        assert socket.poll(PATIENCE_MS)
 
 
 def strangers(client: ClientKey) -> dict[str, ClientKey | None]:
@@ -116,6 +131,15 @@ def test_files_are_for_one_user_and_are_not_overwritten(files):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(StartupError, match="cannot write the keys"):
         make_keys(Path(files[0]).parent)
+
+
+def test_keys_of_engine_cores_get_one_more_client(files, tmp_path):
+    """The earlier one may still connect."""
+    before, first = read_engine_key(files[0]), read_client_key(files[1])
+    engine, client = map(str, make_keys(tmp_path / "more", before))
+    added = read_client_key(client)
+    assert read_engine_key(engine) == EngineKey(before.secret, (first.public, added.public))
+    assert added.engine == first.engine == before.public
 
 
 def test_what_is_wrong_with_a_file_is_said(files, tmp_path):

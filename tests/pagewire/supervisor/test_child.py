@@ -58,8 +58,9 @@ class Started:
             return subprocess.Popen(["sleep", "60"], **options), reading
         return subprocess.Popen(["cat"], stdout=subprocess.PIPE, **options), reading
 
-    def report(self, *events: dict[str, Any]) -> None:
-        os.write(self.pipes[0], b"".join(json.dumps(event).encode() + b"\n" for event in events))
+    def report(self, *events: dict[str, Any], process: int = 0) -> None:
+        """process: the place of the process among all that were started."""
+        os.write(self.pipes[process], b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
 
 @pytest.fixture
@@ -297,6 +298,36 @@ def test_workers_are_left_by_a_core_that_served(serves: bool, make, started: Sta
     assert orders(successor, 1) == [Activation(after_kill=True, kept=kept)]
     assert successor._workers.kept() == kept and left.kept() is None
     assert isinstance(left, WorkerProcesses)
+
+
+@pytest.mark.parametrize("event", [None, "worker", "dismissed"])
+@pytest.mark.parametrize("out_of_memory", [False, True])
+def test_workers_are_left_by_a_core_that_was_killed_while_it_adopted_them(
+    event: str | None, out_of_memory: bool, make, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were loaded before it. Not if it has refused them or started others, or was killed for its
+    memory."""
+    first = make()
+    started.report({"event": "worker", "arguments": WORKER}, READY)
+    first.read_status()
+    (worker,) = orders(first, 1)
+    assert isinstance(worker, WorkerStarted)
+    kill(first)
+    first.cause_of_death()
+    kills = iter([3, 3 + out_of_memory])
+    monkeypatch.setattr("pagewire.supervisor.child.oom_kills", lambda: next(kills, 3 + out_of_memory))
+    second = make()
+    second.activate(after_kill=True, kept=first.leave_workers())
+    if event is not None:
+        started.report({"event": event, "arguments": WORKER, "pid": worker.pid}, process=-1)
+    second.read_status()
+    kill(second)
+    second.cause_of_death()
+    left = second.leave_workers()
+    assert (left is not None) is (event is None and not out_of_memory)
+    if left is not None:
+        assert left.kept() == KeptWorkers("ipc:///x", (worker.pid,))
+        left.close()
 
 
 def test_a_core_that_failed_leaves_no_workers(make, started: Started) -> None:

@@ -1,13 +1,15 @@
 """The processes of a service and their flags."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine_core.kv_cache.hash_key import read_key
 from pagewire import flags
-from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
+from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, RanksConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host.addresses import reserve_port
 from pagewire.host.resources import CorePlan
@@ -16,7 +18,9 @@ from pagewire.supervisor.process_specs import (
     engine_slots,
     frontend_slots,
     gateway_slots,
+    launcher_slots,
     reserve_ports,
+    with_cache_key,
 )
 from pagewire.supervisor.restart_slot import RestartSlot
 
@@ -96,6 +100,19 @@ def test_the_gateway_reaches_each_frontend_at_a_port_of_its_own():
     assert gateway.backend == tuple(f"127.0.0.1:{port}" for port in ports.loopback)
     assert (gateway.port, gateway.shutdown_grace) == (ports.gateway, 2.5)
     assert gateway_slots(ServeConfig(), Ports(1)) == []
+
+
+def test_the_launcher_is_a_process_with_the_keys_of_ranks():
+    """Which are beside those of the engine core. Without one there is none."""
+    config = ServeConfig(
+        launcher="ray", nnodes=2, tensor_parallel_size=4, threads=3, curve_key="/run/k/engine.key"
+    )
+    (slot,) = launcher_slots(config)
+    ranks = flags.parse(RanksConfig, slot.arguments[1:], command="ranks", environment={})
+    assert (slot.name, slot.arguments[0]) == ("launcher", "ranks")
+    assert ranks.curve_key == "/run/k/client.key" and ranks.process_name == "launcher"
+    assert (ranks.launcher, ranks.nnodes, ranks.threads, ranks.node_rank) == ("ray", 2, 3, 0)
+    assert launcher_slots(ServeConfig(curve_key="k", nnodes=2)) == []
 
 
 def test_commands_and_names():
@@ -199,3 +216,31 @@ def test_a_port_that_is_taken_is_an_error_that_names_the_flag(flag: str):
     ):
         reserve_ports(ServeConfig(**{"port": 0, flag: taken.getsockname()[1]}), stack)
     assert f"choose another --{flag.replace('_', '-')} (" in refused.value.todo
+
+
+def test_the_first_engine_cores_compute_prompts() -> None:
+    config = ServeConfig(data_parallel_size=3, prefill_engines=1, prefix_cache_key="k")
+    arguments = [slot.arguments for slot in engine_slots(config, FOLDER)]
+    assert [[each for each in one if each.startswith("--role")] for one in arguments] == [
+        ["--role=prefill"],
+        ["--role=decode"],
+        ["--role=decode"],
+    ]
+
+
+def test_engine_cores_that_copy_blocks_have_a_key(tmp_path: Path):
+    several = ServeConfig(model="demo", data_parallel_size=2, drain_timeout=30.0)
+    key = Path(with_cache_key(several, tmp_path).prefix_cache_key)
+    assert key.parent == tmp_path and key.stat().st_mode & 0o777 == 0o600
+    assert len(read_key(str(key))) == 32
+    sharing = replace(several, drain_timeout=0.0, share_prefixes=True)
+    apart = replace(several, drain_timeout=0.0, prefill_engines=1)
+    for other in (sharing, apart):
+        assert with_cache_key(other, tmp_path).prefix_cache_key == str(key)
+    for config in (
+        replace(several, data_parallel_size=1),
+        replace(several, drain_timeout=0.0),
+        replace(several, no_prefix_cache=True),
+        replace(several, prefix_cache_key="own"),
+    ):
+        assert with_cache_key(config, tmp_path) == config

@@ -207,6 +207,21 @@ def test_a_standby_forks_what_fills_the_role_again_and_again():
     assert start_standbys(slot, 9.0) == []
 
 
+def test_a_process_that_is_killed_while_it_starts_leaves_the_journal_of_the_last_one():
+    """The next one isolated all requests in groups of an eighth, as if one of them had failed: streams of a
+    busy machine got nothing for up to 13 s."""
+    slot = ready_slot(1)
+    slot.died(1.0, killed=True, from_outside=True)
+    for now in (2.0, 3.0):
+        assert slot.start().after_kill
+        slot.died(now, from_outside=True)
+    child = slot.start()
+    assert child.after_kill
+    child.facts = {}
+    slot.died(4.0)
+    assert not slot.start().after_kill, "it has failed"
+
+
 def test_a_worker_is_forked_by_standbys_with_its_arguments():
     """Which are known from when the process has asked for one."""
     slot = RestartSlot("x", ["a"], 5, 10.0, num_standbys=1, worker_standby="--standby=auto")

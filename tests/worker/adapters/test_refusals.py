@@ -149,7 +149,7 @@ def test_virtual_tokens_are_converted_once(base: Path, tmp_path: Path) -> None:
         for row in range(2):
             rows.add_row(row, new, [0, 0, 0, 5], [])
         assert answer.bytes == 2 * 3 * 48
-        values = [rows._by_row[row].values for row in range(2)]
+        values = [part.values() for row in range(2) for part in rows._by_row[row]]
         assert values[0] is values[1] and values[0].dtype is dtype
     save_file({"prompt_embeddings": torch.full((3, 48), 65520.0)}, file)
     problem = store.load(order).result().problem

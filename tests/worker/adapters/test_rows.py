@@ -34,7 +34,13 @@ from worker.step.rows import PlanError
 pytestmark = pytest.mark.cpu_kernels
 Checkpoints = Callable[..., Path]
 SIZES = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 12}
-DIGESTS = [hashlib.blake2b(bytes([number]), digest_size=32).digest() for number in range(4)]
+
+
+def digest_of(number: int) -> bytes:
+    return hashlib.blake2b(bytes([number]), digest_size=32).digest()
+
+
+DIGESTS = [digest_of(number) for number in range(4)]
 
 
 def synthetic(
@@ -55,7 +61,7 @@ def synthetic(
             delta = Delta(a.bfloat16() if number % 2 else a, b.bfloat16(), 0.1)
             parts.append(delta if number == 0 or choose.random() < 0.7 else None)
         deltas[layer] = tuple(parts)
-    return Adapter(DIGESTS[number], max(ranks), (), "base", deltas)
+    return Adapter(digest_of(number), max(ranks), (), "base", deltas)
 
 
 def loaded(folder: Path, dtype: str = "bfloat16", **changes: object) -> Driver:
@@ -83,7 +89,7 @@ def add(driver: Driver, number: int, owner: int | None, n: int = 1, start: int =
 
 
 def adapter_of(owner: int | None, start: int = 0) -> worker_pb2.RowAdapter | None:
-    return None if owner is None else worker_pb2.RowAdapter(digest=DIGESTS[owner], start=start)
+    return None if owner is None else worker_pb2.RowAdapter(digest=digest_of(owner), start=start)
 
 
 OWNERS = (0, None, 1, 2, 0, 3)
@@ -145,6 +151,34 @@ def test_the_same_bits(
     monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
     for ours, theirs in zip(together, run(folder, **options), strict=True):
         assert torch.equal(ours, theirs), "layer by layer"
+
+
+@pytest.mark.parametrize("quantization", ["", "int8", "int4"])
+def test_beside_64_other_adapters(quantization: str, checkpoint: Checkpoints):
+    """Ranks from 1 to 256, each of another one. All rows have the bits that they have alone, and the row
+    without an adapter those of a worker that has loaded none."""
+    folder = checkpoint("llama", head_dim=32)
+    options = SIZES | {
+        "dtype": "bfloat16",
+        "quantization": quantization,
+        "max_num_seqs": 66,
+        "num_blocks": 400,
+    }
+    driver, owners = Driver(folder, **options), [None, *range(65)]
+    for number in range(65):
+        adapter = synthetic(driver.runner.backend.model, number, ranks=(1 + 255 * number // 64,))
+        store(driver).add(adapter)
+    together = [add(driver, number % 5, owner)[0] for number, owner in enumerate(owners)]
+    driver.run()
+    for number, owner in enumerate(owners):
+        (alone,) = add(driver, number % 5, owner)
+        driver.run()
+        assert torch.equal(torch.stack(alone.logits), torch.stack(together[number].logits)), owner
+    without = Driver(folder, **options)
+    (plain,) = add(without, 0, None)
+    without.run()
+    assert torch.equal(torch.stack(plain.logits), torch.stack(together[0].logits))
+    assert not torch.equal(torch.stack(together[5].logits), torch.stack(together[0].logits))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2_moe"])

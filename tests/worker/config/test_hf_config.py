@@ -18,6 +18,7 @@ from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
 from worker.config.hf_config import ModelConfig, read_config
 from worker.config.rope import RopeConfig, scaled_max_position
 from worker.families.registry import DECODERS, read_model_config
+from worker.families.seeing import SEEING
 from worker.models.registry import FAMILIES
 
 LLAMA = {
@@ -269,7 +270,7 @@ def test_every_decoder_without_a_head_is_one_of_ours():
 def test_an_unknown_architecture_names_those_that_are_known(tmp_path: Path):
     with pytest.raises(StartupError, match="architecture MambaForCausalLM is not known") as raised:
         read(tmp_path, LLAMA | {"architectures": ["MambaForCausalLM"]})
-    assert all(name.removesuffix("ForCausalLM") in raised.value.todo for name in FAMILIES)
+    assert all(name.removesuffix("ForCausalLM") in raised.value.todo for name in (*FAMILIES, *SEEING))
     assert raised.value.todo.endswith("(...ForCausalLM)"), "it is not cut off"
 
 

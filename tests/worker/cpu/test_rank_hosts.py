@@ -13,7 +13,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1.worker_pb2 import Initialize
 from tests.worker.cpu.test_rank_memory import ignore, make_ranks, on_each
 from worker.channel import EngineGone
-from worker.cpu import rank_hosts
+from worker.cpu import rank_hosts, rank_peers
 from worker.cpu.rank_group import ProcessGroup
 from worker.cpu.rank_hosts import HostRanks, join_hosts
 from worker.loop import RankGone
@@ -96,7 +96,7 @@ def test_a_wait_ends_with_the_core():
 
 def test_no_wait_is_without_an_end(monkeypatch: pytest.MonkeyPatch):
     first, other = join_all(2)
-    monkeypatch.setattr(rank_hosts, "DEADLINE_S", 0.0)
+    monkeypatch.setattr(rank_peers, "DEADLINE_S", 0.0)
     with pytest.raises(RankGone, match="rank 0 of the worker has waited 0 s for other ranks"):
         first.check_equal({})
     monkeypatch.undo()
@@ -108,7 +108,7 @@ def test_no_wait_is_without_an_end(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_wait_is_reported_while_ranks_load(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rank_hosts, "_REPORT_S", 0.0)
+    monkeypatch.setattr(rank_peers, "_REPORT_S", 0.0)
     reports: list[str] = []
     lost: list[bool] = []
 

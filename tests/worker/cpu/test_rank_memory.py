@@ -19,8 +19,8 @@ from pagewire.internal.v1.worker_pb2 import Initialize
 from tests.kernels.cpu.runtime.test_rank_exchange import exchange
 from tests.patience import PATIENCE_S
 from worker.channel import EngineGone
-from worker.cpu import rank_memory
-from worker.cpu.rank_group import ProcessGroup
+from worker.cpu import rank_memory, rank_peers
+from worker.cpu.rank_group import ProcessGroup, make_groups
 from worker.cpu.rank_memory import Ranks, join, model_digest
 from worker.loop import RankGone
 
@@ -131,14 +131,14 @@ def test_a_rank_that_fails_ends_the_wait_of_the_others():
 
 
 def test_no_wait_is_without_an_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rank_memory, "DEADLINE_S", 0.0)
+    monkeypatch.setattr(rank_peers, "DEADLINE_S", 0.0)
     ranks, _ = make_ranks()
-    with pytest.raises(RankGone, match="rank 1 of the worker has not come"):
+    with pytest.raises(RankGone, match="rank 0 of the worker has waited 0 s for rank 1"):
         ranks.exchange(0, 0, 0)
 
 
 def test_a_wait_is_reported_while_ranks_load(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rank_memory, "_REPORT_S", 0.0)
+    monkeypatch.setattr(rank_peers, "_REPORT_S", 0.0)
     first, other = make_ranks()
     reports: list[str] = []
 
@@ -149,7 +149,7 @@ def test_a_wait_is_reported_while_ranks_load(monkeypatch: pytest.MonkeyPatch):
     first.on_wait = report
     with pytest.raises(RankGone):
         first.exchange(0, 0, 0)
-    assert reports == ["other ranks"]
+    assert reports == ["rank 1"]
 
 
 def test_a_step_that_not_all_ranks_have_is_begun_by_none():
@@ -202,7 +202,7 @@ def test_memory_that_has_no_size_yet_is_not_used(monkeypatch: pytest.MonkeyPatch
         allocate(descriptor, offset, length)
 
     monkeypatch.setattr(os, "posix_fallocate", after_a_look)
-    monkeypatch.setattr(rank_memory, "_REPORT_S", 0.0)
+    monkeypatch.setattr(rank_peers, "_REPORT_S", 0.0)
     found = on_each(lambda rank: join(command(name="slow"), rank, lambda what, fraction: waited.set()))
     assert all(isinstance(each, Ranks) for each in found), found
 
@@ -231,3 +231,34 @@ def test_the_digest_of_a_model_follows_its_files(tmp_path: Path):
     digests |= {model_digest(tmp_path), model_digest(tmp_path / "model.safetensors")}
     assert len(digests) == 4
     assert model_digest(tmp_path) in digests
+
+
+@pytest.mark.parametrize(("tensor", "stages"), [(1, 2), (1, 3), (2, 2)])
+def test_stages_hand_over_in_a_ring(tensor: int, stages: int):
+    """Each rank gets from the one of the same number in the stage before; those of a stage add alone."""
+    size, starts = tensor * stages, tuple(range(stages + 1))
+
+    def work(rank: int) -> object:
+        order = command(tensor, f"stages-{tensor}-{stages}")
+        order.pipeline_parallel_size = stages
+        groups = make_groups(join(order, rank, ignore), tensor, starts)
+        stage, own = groups.stage, torch.full((1, 3), float(rank))
+        assert (stage.number, stage.layers) == (rank // tensor, slice(stage.number, stage.number + 1))
+        if stage.is_first:
+            stage.behind.gather(own)
+        (came, _) = stage.before.gather(torch.empty(1, 3))
+        if not stage.is_first:
+            stage.behind.gather(own)
+        return came.tolist(), groups.tensor.sum(torch.ones(1)).item(), groups.world.least(rank)
+
+    assert on_each(work, size) == [([[float((rank - tensor) % size)] * 3], tensor, 0) for rank in range(size)]
+
+
+def test_what_ends_the_group_ends_what_some_of_it_exchange():
+    memory = mmap.mmap(-1, 3 * RankLink.num_bytes(3))
+    ranks = [Ranks(RankLink(memory, rank, 3), ignore) for rank in range(3)]
+    for each in ranks:
+        each.make_parts([(0, 1), (1, 2)])
+    ranks[0].abort()
+    with pytest.raises(RankGone, match="rank 0 of the worker has failed, and rank 2 ends with it"):
+        ranks[2].parts[1, 2].exchange(0, 0, 0)

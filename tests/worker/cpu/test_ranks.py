@@ -14,6 +14,8 @@ import torch
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from tests.eagle_heads import write_agreeing_pair
+from tests.worker.adapters.peft_files import write_adapter
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.ranks import (
     LEAVES,
@@ -24,6 +26,8 @@ from tests.worker.ranks import (
     on_ranks,
     run_model,
 )
+from tests.worker.speculation.models.test_head_drafter import noted
+from tests.worker.speculation.models.test_mtp import write_layer
 from worker.cpu.backend import CpuBackend
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.kernel_selection import use_cpu_kernels
@@ -139,11 +143,18 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     it."""
 
     def run(
-        folder: Path, size: int, drive: Callable[..., Any], threads: int = 1, **changes: object
+        folder: Path,
+        tensor: int,
+        drive: Callable[..., Any],
+        threads: int = 1,
+        stages: int = 1,
+        **changes: object,
     ) -> list[Any]:
         fields = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40, **changes}
+        size = tensor * stages
         group = {
-            "tensor_parallel_size": size,
+            "tensor_parallel_size": tensor,
+            "pipeline_parallel_size": stages,
             "group_name": f"threads-{next(NUMBERS)}",
             "first_rank_pid": os.getpid(),
         }
@@ -272,3 +283,160 @@ def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
     for tokens, repeated in on_threads(folder, 2, drive, threads, dtype="bfloat16"):
         assert tokens == expected[0]
         assert repeated > 10
+
+
+@pytest.mark.parametrize("kind", ["lookup", "draft", "heads"])
+def test_rank_0_drafts_for_all(
+    kind: str, tmp_path: Path, checkpoint: Callable[..., Path], on_threads: Callable[..., list[Any]]
+):
+    """Outputs are those of one rank without drafts, and so are the drafts. A draft model and a head are at
+    rank 0 alone, whole; the head reads the embedding of the target, and hidden states of all stages."""
+    folder = checkpoint("llama", hidden_size=64, **SIZES)
+    if kind == "heads":
+        folder, head = write_agreeing_pair(tmp_path, folder, noise=0)
+    paths = {"lookup": "", "draft": f":{folder}", "heads": f":{tmp_path / 'head'}"}
+
+    def drive(**fields: Any) -> tuple[list[list[int]], int]:
+        driver = Driver(folder, record=False, room=3 if "speculation" in fields else 0, **fields)
+        requests = zip(PROMPTS, PARAMS, strict=False)
+        sequences = [driver.add(prompt, 24, params)[0] for prompt, params in requests]
+        driver.run()
+        return [sequence.output for sequence in sequences], driver.num_accepted
+
+    (expected,) = on_threads(folder, 1, drive, dtype="bfloat16")
+    assert expected[1] == 0
+    settings = {"dtype": "bfloat16", "speculation": f"{kind}{paths[kind]}"}
+    (one,) = on_threads(folder, 1, drive, **settings)
+    assert one[0] == expected[0] and (one[1] > 10 or kind == "lookup")
+    for tensor, stages in ((2, 1), (1, 2), (1, 3), (2, 2)):
+        found = on_threads(folder, tensor, drive, stages=stages, **settings)
+        assert found == [one] * (tensor * stages), (tensor, stages)
+
+
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", ""), ("bfloat16", ""), ("bfloat16", "int4")])
+def test_rows_with_adapters(
+    dtype: str,
+    quantization: str,
+    tmp_path: Path,
+    checkpoint: Callable[..., Path],
+    short_leaves: None,
+    on_threads: Callable[..., list[Any]],
+):
+    """Beside one without; a step of those is a program again."""
+    folder = checkpoint("llama", **SIZES)
+    write_adapter(folder, tmp_path / "adapter", merge=False, r=4, target_modules="all-linear", std=0.2)
+
+    def drive(adapts: bool, **fields: Any) -> list[list[int]]:
+        driver = Driver(folder, record=False, **fields)
+        order = worker_pb2.LoadAdapter(source=str(tmp_path / "adapter"), max_bytes=1 << 30)
+        loaded = driver.runner.load_adapter(order).result()  # type: ignore[attr-defined]
+        assert not loaded.problem
+        adapter = worker_pb2.RowAdapter(digest=loaded.digest) if adapts else None
+        sequences = [
+            driver.add(prompt, 6 + 3 * number, PARAMS[number], adapter=adapter if number else None)[0]
+            for number, prompt in enumerate(PROMPTS)
+        ]
+        driver.run()
+        return [sequence.output for sequence in sequences]
+
+    settings = {"dtype": dtype, "quantization": quantization}
+    plain, adapted = (on_threads(folder, 1, partial(drive, each), **settings) for each in (False, True))
+    assert adapted[0][0] == plain[0][0] and adapted[0][1:] != plain[0][1:]
+    for tensor, stages in ((2, 1), (4, 1), (1, 2), (1, 3), (2, 2)):
+        found = on_threads(folder, tensor, partial(drive, True), stages=stages, **settings)
+        assert found == adapted * (tensor * stages), (tensor, stages)
+
+
+HYBRID: dict[str, object] = {
+    "num_hidden_layers": 5,
+    "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+}
+
+
+def outputs(folder: Path, is_program: bool = True, room: int = 0, **fields: Any) -> list[list[int]]:
+    """Tokens of prompts in chunks, greedy and sampled, beside one another."""
+    driver = Driver(folder, record=False, room=room, **fields)
+    assert isinstance(driver.runner.backend.model, FusedDecoder) == is_program
+    requests = zip(PROMPTS, PARAMS, strict=False)
+    sequences = [driver.add(prompt, 12, params)[0] for prompt, params in requests]
+    driver.run()
+    return [sequence.output for sequence in sequences]
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "quantization"),
+    [
+        ({"num_hidden_layers": 5}, "float32", ""),
+        ({"num_hidden_layers": 4, "tie_word_embeddings": True}, "bfloat16", ""),
+        ({"num_hidden_layers": 4, "mlp_bias": True}, "bfloat16", "int8"),
+        ({"num_hidden_layers": 4}, "bfloat16", "int4"),
+    ],
+)
+def test_stages_have_the_bits_of_one_worker(
+    changes: dict[str, object],
+    dtype: str,
+    quantization: str,
+    checkpoint: Callable[..., Path],
+    short_leaves: None,
+    on_threads: Callable[..., list[Any]],
+):
+    """Stages of one rank and of two."""
+    folder, settings = checkpoint("llama", **SIZES, **changes), {"dtype": dtype, "quantization": quantization}
+    drive = partial(outputs, folder)
+    (expected,) = on_threads(folder, 1, drive, **settings)
+    for tensor, stages in ((1, 2), (1, 3), (2, 2)):
+        found = on_threads(folder, tensor, drive, stages=stages, **settings)
+        assert found == [expected] * (tensor * stages), (tensor, stages)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("gemma2", {}),
+        ("mixtral", {}),
+        ("gpt2", {}),
+        ("opt", {"word_embed_proj_dim": 16, "do_layer_norm_before": False}),
+        ("cohere2", {}),
+        ("olmo2", {}),
+        ("qwen3_5", HYBRID),
+        ("bamba", {"num_hidden_layers": 4, "attn_layer_indices": [0, 3]}),
+        ("falcon_h1", {}),
+        ("gemma4", {}),
+        ("gemma4", {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}),
+    ],
+)
+def test_stages_of_other_families(
+    family: str,
+    changes: dict[str, object],
+    checkpoint: Callable[..., Path],
+    on_threads: Callable[..., list[Any]],
+):
+    """Norms behind parts, between stages or at the end alone; experts, learned positions, a narrow embedding,
+    parts side by side; layers that keep states in both stages, that read keys and values of others, and that
+    have vectors of tokens."""
+    folder = checkpoint(family, **changes)
+    drive = partial(outputs, folder, family != "gemma4")
+    (expected,) = on_threads(folder, 1, drive, dtype="bfloat16")
+    for stages in (2, 3) if family == "gemma4" else (2,):
+        assert on_threads(folder, 1, drive, stages=stages, dtype="bfloat16") == [expected] * stages
+
+
+@pytest.mark.parametrize(("family", "changes"), [("deepseek_v3", {}), ("qwen3_5", HYBRID)])
+def test_a_layer_that_predicts_one_token_more_reads_the_last_stage(
+    family: str,
+    changes: dict[str, object],
+    tmp_path: Path,
+    checkpoint: Callable[..., Path],
+    on_threads: Callable[..., list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its drafts are those of one worker, and outputs those without drafts; also where layers keep states."""
+    folder = checkpoint(family, **changes)
+    settings = {"dtype": "bfloat16", "speculation": f"heads:{write_layer(tmp_path / 'head', folder, seed=1)}"}
+    (expected,) = on_threads(folder, 1, partial(outputs, folder), dtype="bfloat16")
+    drafted, drive = noted(monkeypatch), partial(outputs, folder, room=3)
+    assert on_threads(folder, 1, drive, **settings) == [expected]
+    of_one = list(drafted)
+    drafted.clear()
+    assert on_threads(folder, 1, drive, stages=2, **settings) == [expected] * 2
+    assert drafted == of_one and sum(bool(drafts) for _, drafts in drafted) > 10

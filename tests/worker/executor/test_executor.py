@@ -13,7 +13,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from tests.logprob_columns import top
-from worker.executor.backend import Deferred, LaunchClock, SampledTokens, StepTimes
+from worker.executor.backend import Deferred, LaunchClock, Media, SampledTokens, StepTimes
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States
@@ -32,6 +32,7 @@ class RecordingBackend:
         self.features: Sequence[RowFeature] = ()
         self.grammars = GrammarRows(40, None)
         self.num_host_blocks = 4
+        self.media: Media | None = None
         self.plan_check: PlanCheck | None = None
         self.late = late
         self.wanted: list[Wanted] = []
@@ -139,6 +140,46 @@ def test_a_step_goes_through_its_phases_in_order():
         forward_us=2,
         sample_us=3,
     )
+
+
+class RecordedMedia:
+    """Notes what a plan says of media."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls, self.failed = calls, set[int]()
+
+    def follow(self, plan: worker_pb2.StepPlan) -> None:
+        self.calls.append("follow")
+
+    def forget_media(self) -> None:
+        self.calls.append("forget_media")
+
+
+def test_media_is_encoded_before_rows_begin():
+    runner = executor()
+    runner.backend.media = RecordedMedia(runner.backend.calls)
+    runner.execute(worker_pb2.StepPlan(step=1, forgotten_media=bytes(32)))
+    runner.abandon()
+    followed = [call for call in runner.backend.calls if "media" in call or call == "follow"]
+    assert followed == ["follow", "forget_media"]
+    assert runner.backend.calls.index("follow") < runner.backend.calls.index("rows []")
+
+
+def test_a_row_whose_media_failed_has_no_token():
+    runner = executor()
+    media = RecordedMedia(runner.backend.calls)
+    runner.backend.media = media
+    media.failed.add(1)
+    result = runner.execute(prefill_plan([3, 2], 4))
+    assert unpack_u32(result.token_ids) == [10, NO_TOKEN_COLUMN]
+
+
+def test_without_an_encoder_media_is_refused():
+    for plan in (worker_pb2.StepPlan(forgotten_media=bytes(32)), prefill_plan([3], 4)):
+        if plan.new_rows:
+            plan.new_rows[0].media.add(digest=bytes(32))
+        with pytest.raises(PlanError, match="encode"):
+            executor().execute(plan)
 
 
 def test_a_plan_that_computes_nothing_only_changes_rows():

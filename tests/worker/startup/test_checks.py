@@ -11,9 +11,11 @@ import pytest
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire_simulated.platform import refuse_cache_dtype
+from worker.families.registry import read_model_config
 from worker.startup.checks import (
     check_group,
     check_quantization,
+    check_stages,
     choose_max_model_len,
     refuse_fast_matmul,
     refuse_second_quantization,
@@ -21,7 +23,13 @@ from worker.startup.checks import (
 
 
 def model(max_position: int, bidirectional: bool = False) -> Any:
-    return SimpleNamespace(max_position=max_position, bidirectional=bidirectional, architecture="BertModel")
+    return SimpleNamespace(
+        max_position=max_position,
+        bidirectional=bidirectional,
+        architecture="BertModel",
+        num_layers=3,
+        vision=None,
+    )
 
 
 def lengths(max_model_len: int, budget: int = 50) -> worker_pb2.Initialize:
@@ -58,9 +66,28 @@ def test_a_group_of_one():
 
 
 @pytest.mark.parametrize("device", ["cpu", "simulated"])
-def test_a_group_of_two(device: str):
+@pytest.mark.parametrize("flag", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_a_group_of_two(device: str, flag: str):
     for rank in (0, 1):
-        check_group(rank, worker_pb2.Initialize(tensor_parallel_size=2), device)
+        check_group(rank, worker_pb2.Initialize(**{flag: 2}), device)
+
+
+def test_each_stage_has_a_layer():
+    check_stages(model(100), 3)
+    with pytest.raises(StartupError, match="--pipeline-parallel-size 4, and the model has 3 layers"):
+        check_stages(model(100), 4)
+
+
+@pytest.mark.parametrize(("family", "attending"), [("qwen3_5", 2), ("granite_hybrid", 2), ("falcon_h1", 4)])
+def test_each_stage_has_a_layer_that_attends(family: str, attending: int, checkpoint: Callable[..., Path]):
+    """Where others keep states; those of Falcon-H1 do both."""
+    layers = ["linear_attention", "full_attention"] * 2
+    changes = {"num_hidden_layers": 4} | ({} if family == "falcon_h1" else {"layer_types": layers})
+    config = read_model_config(checkpoint(family, **changes))
+    check_stages(config, attending)
+    why = "the model has 4 layers" + (", which make at most 2 stages" if attending == 2 else "")
+    with pytest.raises(StartupError, match=f"--pipeline-parallel-size {attending + 1}, and {why}"):
+        check_stages(config, attending + 1)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +96,12 @@ def test_a_group_of_two(device: str):
         (1, {"tensor_parallel_size": 1}, "cpu", "--rank 0"),
         (2, {"tensor_parallel_size": 2}, "cpu", "--rank 0 to 1"),
         (0, {"tensor_parallel_size": 2}, "cuda", "--device cpu"),
-        (0, {"tensor_parallel_size": 2, "speculation": worker_pb2.Speculation()}, "cpu", "--speculate"),
-        (0, {"tensor_parallel_size": 2, "max_loras": 8}, "cpu", "leave them out"),
+        (0, {"tensor_parallel_size": 2, "speculation": worker_pb2.Speculation()}, "simulated", "--speculate"),
+        (0, {"tensor_parallel_size": 2, "max_loras": 8}, "simulated", "leave them out"),
         (0, {"tensor_parallel_size": 2, "load_format": "dummy"}, "cpu", "use a checkpoint"),
+        (6, {"tensor_parallel_size": 2, "pipeline_parallel_size": 3}, "cpu", "--rank 0 to 5"),
+        (0, {"pipeline_parallel_size": 2}, "cuda", "--device cpu"),
+        (0, {"pipeline_parallel_size": 2, "load_format": "dummy"}, "cpu", "use a checkpoint"),
     ],
 )
 def test_groups_that_there_are_not(rank: int, fields: dict[str, Any], device: str, flag: str):

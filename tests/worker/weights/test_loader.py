@@ -24,7 +24,7 @@ from worker.layers.linear import RowLinear
 from worker.load import load
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
-from worker.parallel import ONE_RANK, Placement
+from worker.parallel import ALONE, Groups, Placement
 from worker.platforms.cpu import CpuPlatform
 from worker.startup.model import load_model
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
@@ -441,8 +441,10 @@ def test_ranks_know_the_largest_value_of_whole_rows(family: str, load_format: st
     )
     config = read_model_config(Path(command.model_path))
     whole, *ranks = (
-        load_model(config, command, CPU, lambda *_: None, lambda each: each, OwnBits("int8"), group=group)[0]
-        for group in (ONE_RANK, SilentRank(0, 2), SilentRank(1, 2))
+        load_model(config, command, CPU, lambda *_: None, lambda each: each, OwnBits("int8"), groups=groups)[
+            0
+        ]
+        for groups in (ALONE, *(Groups(rank, rank) for rank in (SilentRank(0, 2), SilentRank(1, 2))))
     )
     rows = [(name, layer) for name, layer in whole.named_modules() if isinstance(layer, RowLinear)]
     assert rows

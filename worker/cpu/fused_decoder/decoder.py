@@ -67,7 +67,10 @@ def record(
     checks: see RecordingOps.recording(). Raises CannotRecord."""
     with ops.recording(model, checks):
         hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
-        ops.choose(model.logits, hidden, most_logits, model.head.group)
+        if model.gets_tokens:
+            ops.await_choice(most_logits, model.world)
+        else:
+            ops.choose(model.logits, hidden, most_logits, model.world)
     return hidden
 
 
@@ -102,7 +105,7 @@ class _LastStep:
     ten microseconds of a step."""
 
     hidden: torch.Tensor  # [T, E]
-    few: bool  # whether the step was one of few tokens
+    few: bool | None  # whether the step was one of few tokens; None: no program has computed it
 
 
 class FusedDecoder(LanguageModel):
@@ -112,13 +115,16 @@ class FusedDecoder(LanguageModel):
         """expected: tokens and logits of the longest steps whose program is recorded with the first step."""
         super().__init__()
         self.model, self._ops, self._blocks, self._expected = model, ops, blocks, expected
-        self.target_modules = model.target_modules
+        self.target_modules, self.gets_tokens = model.target_modules, model.gets_tokens
+        self.vision = model.vision
         self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """The next step overwrites the result."""
+        if batch.adapters is not None and self.model.tensor.size > 1:
+            return self._by_layers(batch, caches)
         tokens, logits = len(batch.token_ids), batch.num_logits
         few = tokens <= RecordingOps.FEW
         if not self.programs and self._expected[0] > RecordingOps.FEW:
@@ -132,8 +138,17 @@ class FusedDecoder(LanguageModel):
         self._last.hidden, self._last.few = hidden, few
         return hidden
 
+    def _by_layers(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """Adapters of layers whose inputs ranks divide read all of these: ranks exchange them in such steps
+        alone, which no program does."""
+        hidden = self._last.hidden = self.model.forward(batch, caches)
+        self._last.few = None
+        return hidden
+
     @property
     def captured(self) -> Sequence[torch.Tensor]:
+        if self._last.few is None:
+            return self.model.captured
         return [buffer[: len(self._last.hidden)] for buffer in self._captures[self._last.few]]
 
     def logits(self, hidden: torch.Tensor, adapters: adapters.StepAdapters | None = None) -> torch.Tensor:
@@ -158,12 +173,13 @@ class FusedDecoder(LanguageModel):
     def fixed_program(self, batch: InputBatch) -> StepProgram | None:
         """Returns the program of the last step if it may run again as it is, after numbers in the tensors of
         the batch have changed, which was the last one; None: something is to be written before."""
-        program = self.programs.get(self._last.few)
+        program = self._program_of(self._last.hidden)
         return program if program is not None and program.is_fixed(batch) else None
 
     def _program_of(self, hidden: torch.Tensor) -> StepProgram | None:
         """The program of the last step, if `hidden` is all that it computed."""
-        return self.programs.get(self._last.few) if hidden is self._last.hidden else None
+        few = self._last.few
+        return self.programs.get(few) if few is not None and hidden is self._last.hidden else None
 
     def _record(
         self, few: bool, most: tuple[int, int], batch: InputBatch, caches: Sequence[LayerCache]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from kernels.triton import requirements
 from kernels.triton.sampling.ops import TritonSampling
 from pagewire.errors import StartupError
@@ -83,7 +85,10 @@ def largest_steps(
         partial(run, runner, plan, pools),
         partial(runner.backend.run_adapted, most_step_tokens(rows, most_tokens)),
     )
-    largest = max(copied, *map(device.peak_of, launched), *decoding)
+    vision, encoded = runner.backend.model.vision, 0
+    if vision is not None:
+        encoded = device.peak_of(torch.inference_mode()(partial(vision, vision.largest_image())))
+    largest = max(copied, encoded, *map(device.peak_of, launched), *decoding)
     if not captures:
         return largest
     graphs = graph_bytes(runner, most_step_tokens(rows, most_tokens), 0 if pools else num_rows, device)

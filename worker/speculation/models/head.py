@@ -21,8 +21,8 @@ from worker.layers.embedding import VocabEmbedding
 from worker.memory.kv_cache import KVCache, fitting
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
-from worker.models.decoder import Decoder
-from worker.models.gemma4 import Gemma4Model
+from worker.models.registry import family_of
+from worker.models.staged import StagedModel
 from worker.parallel import Placement
 from worker.sampling.sampler import Sampler
 from worker.speculation.models.draft_slots import DraftSlots
@@ -55,11 +55,12 @@ class HeadPlan(DrafterPlan):
     """A head that fits the target."""
 
     initialize: worker_pb2.Initialize
+    target: ModelConfig
     config: HeadConfig | MtpConfig
     what_fails: str
 
     def capture(self, target: LanguageModel) -> None:
-        if not isinstance(target, Decoder | Gemma4Model):
+        if not isinstance(target, StagedModel):
             raise StartupError(
                 self.what_fails, "the code of transformers computes the target", "use --speculate lookup"
             )
@@ -71,7 +72,10 @@ class HeadPlan(DrafterPlan):
         with names_both(self.what_fails), open_checkpoint(path) as checkpoint:
             capacity = capacity_of(self.config.layer, checkpoint, known=("vocab_size", "num_hidden_layers"))
             place = Placement(dtype, CPU, arena=arena, capacity=capacity)
-            head, table, unused = _build(self.config, place, target.embedding, checkpoint)
+            embedding = target.embedding
+            if embedding.group.size > 1:
+                embedding = self._whole_embedding(dtype)
+            head, table, unused = _build(self.config, place, embedding, checkpoint)
             load_weights(checkpoint, table, unused, lambda done: report("weights of the head", done))
         kernels = use_cpu_kernels(
             *(head, dtype, CPU, initialize.block_size, head.attention_heads(), arena, report, pinned),
@@ -80,6 +84,16 @@ class HeadPlan(DrafterPlan):
         width = self.config.layer.hidden_size
         return LoadedHead(initialize, self.what_fails, head, dtype, kernels.blocks, width)
 
+    def _whole_embedding(self, dtype: torch.dtype) -> VocabEmbedding:
+        """Returns the embedding of a target of several ranks, for the rank that drafts: the others are in the
+        middle of a step, and exchange nothing with it. Raises StartupError."""
+        family, width = family_of(self.target), self.config.layer.hidden_size
+        whole = VocabEmbedding(self.target.vocab_size, width, Placement(dtype, CPU))
+        table = list(whole.weights(*family.names["embedding"]))
+        with open_checkpoint(Path(self.initialize.model_path)) as checkpoint:
+            load_weights(checkpoint, table, ".*", lambda done: None, family.optional_prefix)
+        return whole
+
 
 def read_head(initialize: worker_pb2.Initialize, target: ModelConfig) -> HeadPlan:
     """Returns the head that --speculate names. Raises StartupError where it does not fit the target."""
@@ -87,7 +101,7 @@ def read_head(initialize: worker_pb2.Initialize, target: ModelConfig) -> HeadPla
     what = f"cannot draft for {Path(initialize.model_path).name} with the head {path.name}"
     with names_both(what):
         config = read_head_config(path, target)
-    return HeadPlan(initialize, config, what)
+    return HeadPlan(initialize, target, config, what)
 
 
 def _build(

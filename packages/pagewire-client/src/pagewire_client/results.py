@@ -141,6 +141,7 @@ class Usage:
     accepted_draft_tokens: int = 0
     reasoning_tokens: int = 0
     drafters: tuple[DrafterUsage, ...] = ()
+    image_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class Waits:
     trial: float = 0.0
     client: float = 0.0
     adapter: float = 0.0
+    kv_transfer: float = 0.0
+    encoder: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -377,6 +380,7 @@ def _usage(usage: generation_pb2.Usage) -> Usage:
             DrafterUsage(each.drafter, each.draft_tokens, each.accepted_draft_tokens)
             for each in usage.drafters
         ),
+        usage.image_tokens,
     )
 
 

@@ -135,18 +135,20 @@ def test_a_call_that_ends_early_counts_as_broken():
 
 
 def test_pauses_grow_until_the_request_fails():
+    """While no server can be reached, after a connection that broke."""
     world = World()
     request = world.send()
-    pauses = []
-    for _ in range(9):
-        world.exchange.ended(world.calls[-1], socket_closed())
+    error, pauses = socket_closed(), []
+    while len(pauses) < 60:
+        world.exchange.ended(world.calls[-1], error)
+        error = Unavailable(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: x")
         pause = world.exchange.resend_due()
         if pause is None and request.done:
             break
-        pauses.append(pause)
+        pauses.append(pause or 0.0)
         world.clock.now += pause or 0.0
         world.exchange.resend_due()
-    assert pauses[0] is None and pauses[1:] == sorted(pauses[1:]) and pauses[-1] > 0
+    assert pauses[0] == 0.0 and pauses == sorted(pauses) and pauses[-1] > 0
     assert isinstance(request.error, Unavailable) and [delta for _, delta in world.events()] == [None]
     assert world.exchange.num_open == 0
 

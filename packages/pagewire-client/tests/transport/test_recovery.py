@@ -164,6 +164,16 @@ def test_each_server_that_was_found_begins_the_wait_anew(begun):
     assert recovery.after(unavailable(GONE)) is None
 
 
+def test_a_stream_that_a_dead_server_gave_nothing_asks_the_next_one_as_soon_as_others():
+    """Its pauses grew from one death to the next, so that it came last each time, behind all that had got
+    something meanwhile."""
+    recovery, _ = make()
+    recovery.received(message(0, [1], first=True))
+    for _ in range(MAX_BREAKS):
+        assert recovery.after(unavailable(RESET)) == 0.0
+        assert [recovery.after(unavailable(GONE)) for _ in range(3)] == [0.2, 0.4, 0.8]
+
+
 def test_progress_is_a_new_beginning():
     recovery, clock = make()
     for number in range(20):

@@ -15,8 +15,8 @@ from typing import Any
 from engine_core.beam_search import BeamSearch
 from engine_core.recording.recorder import COPIED
 from engine_core.request import FinishReason, PendingPromptLogprobs, Request, RequestOwner
-from engine_core.step.plan import AdapterUse, RowParameters
-from pagewire.internal.v1.engine_pb2 import Pooling
+from engine_core.step.plan import AdapterUse, MediaItem, RowParameters
+from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, Pooling
 from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedEvent
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
@@ -148,6 +148,7 @@ class ReconstructedRequests:
                 grammar=_SOME_GRAMMAR if facts["has_grammar"] else "",
                 pooling=Pooling(type=facts["pooling_type"]) if facts["pooling_type"] else None,
                 adapter=AdapterUse("", "", bytes.fromhex(adapter), 0) if adapter else None,
+                media=tuple(map(_media_item, facts.get("media", ()))),
             ),
             eos_token_ids=eos,
             stop_token_ids=stop,
@@ -262,3 +263,9 @@ class ReconstructedRequests:
 
     def _ends_block(self, position: int) -> bool:
         return position % self.block_size == self.block_size - 1
+
+
+def _media_item(recorded: list[Any]) -> MediaItem:
+    """Returns an item of media without data. recorded: what stands for its digest, then its positions."""
+    digest, *positions = recorded
+    return MediaItem(MEDIA_KIND_IMAGE, (), b"", bytes.fromhex(digest), array("I", positions))

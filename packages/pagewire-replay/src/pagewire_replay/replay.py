@@ -54,6 +54,7 @@ class Replay:
         self._scheduler = Scheduler(**self.settings)
         self._worker = ReplayWorker(self._recorded, self._scheduler.states)
         self._plans = PlanReader()
+        self._media: dict[bytes, int] = {}  # numbers by digest
         self._requests: dict[int, Request] = {}
         self._planned_at = self._done_at = 0.0
         self._outcome = Outcome()
@@ -107,7 +108,7 @@ class Replay:
         self._outcome.figures.add_outputs(self._scheduler.take_outputs(), record.now)
         expected = self._plans.read(record)
         requests = requests_of(plan, self._scheduler.states)
-        got = columns_of(plan, {row: request.handle for row, request in requests.items()})
+        got = columns_of(plan, {row: request.handle for row, request in requests.items()}, self._media)
         if expected != got:
             step = record.step or plan.step
             self._outcome.difference = Difference(step, record.now, *first_difference(expected, got))

@@ -17,11 +17,21 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire_simulated.adapters import AdapterBound
 from pagewire_simulated.beams import BeamHistories
 from pagewire_simulated.clock import Clock
+from pagewire_simulated.media import SimulatedMedia
 from pagewire_simulated.roofline import Roofline
 from pagewire_simulated.scores import SimulatedScores
 from pagewire_simulated.states import SimulatedStates
 from pagewire_simulated.tokens import TokenSource
-from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
+from worker.config.vision import VisionConfig
+from worker.executor.backend import (
+    Completion,
+    Deferred,
+    LaunchClock,
+    Media,
+    SampledTokens,
+    StepOutputs,
+    StepTimes,
+)
 from worker.fault_injection import Faults
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
@@ -52,15 +62,19 @@ class SimulatedBackend:
         faults: Faults,
         clock: Clock,
         state_size: int,
+        vision: VisionConfig | None = None,
     ) -> None:
-        """state_size: elements of a hidden state."""
+        """state_size: elements of a hidden state. vision: of the model's encoder."""
         self.grammars = tokens.grammars
         self.num_host_blocks = host_link.num_blocks
+        self.images = SimulatedMedia(None if vision is None else vision.num_vectors)
+        self.media: Media | None = self.images
         self.plan_check: PlanCheck | None = None
         self._rows, self._tokens, self.roofline, self._faults = rows, tokens, roofline, faults
         self._scores, self._histories = SimulatedScores(rows.vocab_size), BeamHistories(tokens)
         self.adapter_bound = AdapterBound()
-        self.features: Sequence[RowFeature] = (tokens, self._scores, self._histories, self.adapter_bound)
+        kept = tokens, self._scores, self._histories, self.adapter_bound, self.images
+        self.features: Sequence[RowFeature] = kept
         self.host_link, self._clock, self._state_size = host_link, clock, state_size
         self._busy_until = 0.0  # the end of the last launched step
         self._num_in_flight = 0
@@ -77,6 +91,7 @@ class SimulatedBackend:
     def step(self, plan: worker_pb2.StepPlan) -> Iterator[None]:
         """Faults strike before anything changes."""
         self._launched, self._seconds, self._step = self._clock.now(), 0.0, None
+        self.images.num_encoded = 0
         self._faults.strike(plan)
         yield
 
@@ -93,6 +108,7 @@ class SimulatedBackend:
 
     def upload(self, step: Step, wanted: Wanted) -> None:
         self.adapter_bound.check(step.rows)
+        self.images.check(step)
         self._step, self._num_logits = step, step.num_sampled_positions
 
     def forward(self) -> StepOutputs:
@@ -134,6 +150,7 @@ class SimulatedBackend:
         seconds, step = self._seconds, self._step
         if step is not None:
             seconds += self.roofline.seconds(step.starts, step.counts, self._num_logits)
+        seconds += self.roofline.encoding_seconds(self.images.num_encoded)
         seconds *= self._faults.slow_factor
         start = max(self._launched, self._busy_until) if self._num_in_flight else self._launched
         self._busy_until = start + seconds

@@ -24,10 +24,12 @@ from worker.exactness import Exactness
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.group_shape import group_shape
+from worker.kv_transfer.memory import BlockMemory, EmptyMemory
 from worker.memory.host_blocks import choose_num_host_blocks, requested_blocks
 from worker.platforms.base import LoadedModel, LoadPlan, Platform, Report
 from worker.speculation.options import make_speculator
-from worker.startup.checks import check_quantization, check_split, refuse_fast_matmul
+from worker.startup.checks import check_quantization, check_shape, refuse_fast_matmul
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class SimulatedPlatform(Platform[SimulatedBackend]):
                 "simulate another model, or use --device cpu",
             )
         dtype = config.dtype or DEFAULT_DTYPE if asked in ("", "auto") else asked
-        check_split(config, plan.ranks, "")
+        check_shape(config, *group_shape(plan.initialize))
         if plan.ranks > 1:
             self.join(plan.initialize, plan.report)
         weights = count_weights(config)
@@ -77,7 +79,7 @@ class SimulatedPlatform(Platform[SimulatedBackend]):
         return SimulatedModel(plan, *facts, weights, Faults(self.worker), self._clock, self.worker.rank)
 
     def join(self, initialize: worker_pb2.Initialize, report: Report) -> None:
-        """Waits until all ranks of the tensor-parallel group are here and are found alike. Raises
+        """Waits until all ranks of the worker are here and are found alike. Raises
         StartupError."""
         self.ranks = join(initialize, self.worker.rank, report, RankLink.plain)
         self.ranks.check_equal(
@@ -101,7 +103,7 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
 
     def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[SimulatedBackend]:
         plan, config, initialize = self.plan, self.plan.config, self.plan.initialize
-        profile = find_profile(initialize.profile).times(plan.ranks)
+        profile = find_profile(initialize.profile).times(*group_shape(initialize))
         value_bytes, block_bytes = DTYPE_BYTES[self.dtype_name], self._block_bytes
         weight_bytes = self.weights.total * value_bytes
         num_blocks = choose_num_blocks(initialize, plan.max_model_len, profile, weight_bytes, block_bytes)
@@ -111,7 +113,7 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
         rows, grammar_rows = plan.make_rows(num_blocks), grammars.rows(lambda *_: None)
         tokens = TokenSource(rows.max_num_rows, rows.vocab_size, config.eos_token_ids, grammar_rows)
         backend = SimulatedBackend(
-            rows, tokens, roofline, host_link, self.faults, self.clock, config.state_size
+            rows, tokens, roofline, host_link, self.faults, self.clock, config.state_size, config.vision
         )
         backend.adapter_bound.most = self.max_adapters_per_step
         drafter, speculation = None, plan.speculation
@@ -143,6 +145,9 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
     def prefill_us_per_token(self, executor: StepExecutor[SimulatedBackend]) -> float:
         longest = min(self.plan.initialize.max_num_batched_tokens, self.plan.max_model_len)
         return executor.backend.roofline.prefill_us_per_token(longest)
+
+    def block_memory(self, executor: StepExecutor[SimulatedBackend]) -> BlockMemory | None:
+        return EmptyMemory(executor.rows.cache_blocks) if self.plan.ranks == 1 else None
 
     def finish(self, executor: StepExecutor[SimulatedBackend], ready: worker_pb2.Ready) -> None:
         ready.depends_on_prompt_len = False  # no key is computed, of a rotation or otherwise

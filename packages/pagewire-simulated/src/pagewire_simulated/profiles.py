@@ -22,15 +22,15 @@ class Profile:
     layer_overhead: float
     """Seconds per layer that a step takes beyond those two: launches, and gaps between them."""
 
-    def times(self, size: int) -> "Profile":
-        """Returns so many of these machines, which divide a model evenly. What they exchange takes no
-        time."""
+    def times(self, size: int, stages: int = 1) -> "Profile":
+        """Returns so many of these machines for each stage of a model, which they divide evenly. Stages
+        compute one after the other. What machines exchange takes no time."""
         return replace(
             self,
             bandwidth=size * self.bandwidth,
             peak=size * self.peak,
-            memory=size * self.memory,
-            host_bandwidth=size * self.host_bandwidth,
+            memory=size * stages * self.memory,
+            host_bandwidth=size * stages * self.host_bandwidth,
         )
 
 

@@ -20,6 +20,9 @@ to min(e, e - s + w - 1). The token at position p attends to p + 1 positions, wi
 With chunks of w tokens it attends to p mod w + 1, and the row to e - s + s mod w tokens.
 Norms, activations, embedding rows and writes are left out: they are small in comparison. `peak` is that of
 2-byte numbers; it is half for 4-byte numbers.
+
+A step that encodes N vectors of images takes longer by 2 * N * M / peak, with the M weights of the encoder's
+matrices that the patches of one vector are multiplied by.
 """
 
 from collections import Counter
@@ -30,6 +33,7 @@ from kernels.ops.attention.ragged import Integers
 from pagewire_simulated.profiles import Profile
 from pagewire_simulated.weights import WeightCounts
 from worker.config.hf_config import ModelConfig
+from worker.config.vision import VisionConfig
 
 
 class Roofline:
@@ -49,6 +53,11 @@ class Roofline:
         self._chunked = config.chunked
         self._kv_token_bytes = value_bytes * config.kv_values
         self._pair_flops = 2 * config.num_heads * config.pair_values
+        self._vector_flops = 0 if config.vision is None else 2 * encoder_weights(config.vision)
+
+    def encoding_seconds(self, num_vectors: int) -> float:
+        """Returns what a step takes longer that encodes so many vectors of images."""
+        return num_vectors * self._vector_flops / self._peak
 
     def seconds(self, starts: Integers, counts: Integers, num_sampled: int) -> float:
         """Returns the duration of a step. starts, counts: [R] first position and number of positions of each
@@ -72,6 +81,14 @@ class Roofline:
             tokens += layers * read
             pairs += layers * attended
         return max(tokens * self._kv_token_bytes / self._bandwidth, pairs * self._pair_flops / self._peak)
+
+
+def encoder_weights(vision: VisionConfig) -> int:
+    """Returns the weights of matrices by which the patches of one vector are multiplied."""
+    tower = vision.tower
+    products = 3 if tower.gated else 2
+    block = 4 * tower.hidden_size**2 + products * tower.hidden_size * tower.intermediate_size
+    return vision.projector.merge**2 * vision.num_layers * block
 
 
 def _kv_use(starts: Integers, counts: Integers, window: int | None, chunked: bool) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Tokens without a model: a hash of exactly the inputs that a real model's token depends on.
 
-    prompt     blake2b with 8 bytes of digest, of the prompt's ids as little-endian uint32; with an adapter
-               also of its digest and of its start as another one
+    prompt     blake2b with 8 bytes of digest, of the prompt's ids as little-endian uint32; with images also
+               of these (media.py); with an adapter also of its digest and of its start as another number
     row        mix(prompt + mix(seed) + G * index)       index: of the sequence in its request
     token      candidates[mix(row + G * (position + 1)) mod len(candidates)]
 
@@ -25,6 +25,7 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire_simulated.adapters import SimulatedAdapters
+from pagewire_simulated.media import seen
 from worker.grammar.matcher import Words
 from worker.grammar.rows import GrammarRows
 from worker.step.rows import PlanError
@@ -65,7 +66,8 @@ def token_reference(
     candidates: Sequence[int],
     adapted: bytes = b"",
 ) -> int:
-    """Returns one token by the formula. candidates: ascending. adapted: of adapted_by(), with an adapter."""
+    """Returns one token by the formula. candidates: ascending. adapted: of seen(), with images, and of
+    adapted_by(), with an adapter."""
     row = _row_hash(prompt_hash(pack_u32(prompt_ids) + adapted), seed, index)
     return candidates[mix(row + GAMMA * (position + 1)) % len(candidates)]
 
@@ -108,12 +110,14 @@ class TokenSource:
             self._unusual[row] = candidates
 
     def adapted(self, new: worker_pb2.NewRow) -> bytes:
-        """Returns what a row's adapter adds to its prompt. Raises PlanError where it is not loaded."""
+        """Returns what a row's images and its adapter add to its prompt. Raises PlanError where the adapter
+        is not loaded."""
+        images = seen(new.media)
         if not new.HasField("adapter"):
-            return b""
+            return images
         if new.adapter.digest not in self.adapters:
             raise PlanError(f"row {new.row}: its adapter is not loaded")
-        return adapted_by(new.adapter.digest, new.adapter.start)
+        return images + adapted_by(new.adapter.digest, new.adapter.start)
 
     def state_shift(self, row: int) -> tuple[int, int]:
         """Returns the position from which on a row is adapted, and what its adapter adds to the hash of its

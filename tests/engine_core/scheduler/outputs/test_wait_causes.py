@@ -1,11 +1,15 @@
 """What requests wait for, as the scheduler decides it."""
 
+from collections import deque
+
 import pytest
 
+from engine_core.admin.requests import list_requests
 from engine_core.scheduler.outputs.wait_causes import Cause
-from pagewire.internal.v1.engine_pb2 import Abort
+from pagewire.internal.v1.engine_pb2 import Abort, ListRequests
 from pagewire.ipc.columns import unpack_u32, unpack_u64
-from tests.engine_core.fakes import add_request
+from pagewire.v1 import inspection_pb2 as pb
+from tests.engine_core.fakes import add_item, add_request
 from tests.engine_core.house import House
 
 STEP_S = 0.25
@@ -80,6 +84,23 @@ def test_budget() -> None:
     run(house)
     waited = waits(house, 2)
     assert waited["BUDGET"] == waited["all"] == pytest.approx(2 * STEP_S)
+    house.inbox.close()
+
+
+def test_the_encoder() -> None:
+    """Each step encodes one image; a listed request says what it waits for."""
+    house = House(encoder_budget=6)
+    for handle in (1, 2, 3):
+        add_item(message := add_request(handle, 9, max_tokens=2), range(6), bytes([handle]))
+        house.put(message)
+    run(house, 1)
+    listed = pb.ListRequestsResponse()
+    deque(list_requests(house.scheduler.states, ListRequests(limit=9), listed, house.now), maxlen=0)
+    assert [each.waits_for for each in listed.requests] == [0, *2 * [pb.WAIT_CAUSE_ENCODER]]
+    run(house)
+    assert [waits(house, handle) for handle in (2, 3)] == [
+        {"all": pytest.approx(steps * STEP_S), "ENCODER": pytest.approx(steps * STEP_S)} for steps in (1, 2)
+    ]
     house.inbox.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
 
     class Backend:
         bytes_per_block = MIB
+        model = SimpleNamespace(vision=None)
 
         def capture(self, size: int) -> None:
             captured.append(size)

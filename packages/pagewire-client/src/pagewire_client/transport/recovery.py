@@ -73,7 +73,7 @@ class Recovery:
         """A connection of a server that may have begun it has broken."""
         self._num_taken = 0  # times that another call took the request over
         self._num_breaks = 0  # since the last message
-        self._num_failures = 0  # includes attempts that found no server
+        self._num_failures = 0  # since the last message or break; includes attempts that found no server
 
     def attempt(self) -> tuple[generation_pb2.GenerateRequest, float | None]:
         """Returns the message of the next attempt and its timeout in seconds."""
@@ -154,6 +154,7 @@ class Recovery:
         self.has_broken |= broke
         if broke and error.reason not in _BLAMELESS:
             self._num_breaks += 1
+            self._num_failures = 0
             self._last = self._clock()  # a server was there until now
         return True
 

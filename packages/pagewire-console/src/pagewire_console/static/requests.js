@@ -99,7 +99,7 @@ function explain({ request, sequences = [], sharers = [], num_sharers: numSharer
   const lines = [["Request", request.request_id]];
   const timings = request.timings ?? {};
   lines.push(["Time so far", durations(timings, ["preprocess", "queue", "prefill", "decode", "preempted"])]);
-  const waits = durations(timings.waits ?? {}, ["queue", "rows", "blocks", "budget", "trial", "client"]);
+  const waits = durations(timings.waits ?? {}, ["queue", "rows", "blocks", "budget", "trial", "adapter", "kv_transfer", "encoder", "client"]);
   if (waits) lines.push(["Waited for", waits]);
   if (position) {
     const wait = position.predicted_wait ? `, about ${duration(parseFloat(position.predicted_wait))} to go` : "";

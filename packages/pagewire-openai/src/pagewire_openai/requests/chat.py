@@ -25,8 +25,9 @@ from pagewire_openai.requests.fields import (
     one_of,
     read_fields,
     read_object,
-    read_texts,
+    read_parts,
 )
+from pagewire_openai.requests.images import IMAGE_URL, add_image, read_image_url
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import NESTED, read_inner, read_nested_tools
 
@@ -47,8 +48,11 @@ _CALL: Table = {
 _PART: Table = {
     "type": Field(values.text),
     "text": Field(values.text),
+    "image_url": IMAGE_URL,
     "cache_control": Field(values.anything),
 }
+_PARTS = {"text": "text", "image_url": "image_url"}
+"""Type of a part -> its field."""
 _MESSAGE: Table = {
     "role": Field(values.text),
     "content": Field(values.as_it_is, inner=one_of(values.text.schema, list_of(object_schema(_PART)))),
@@ -137,7 +141,8 @@ def read_conversation(body: Mapping[str, Any], prompt: prompt_pb2.Prompt, names:
     names[f"{path}.chat.tool_choice.mode"] = "tool_choice"
     names[f"{path}.chat.tool_choice.function"] = "tool_choice.function.name"
     for place, message in enumerate(messages):
-        _read_message(message, f"messages[{place}]", prompt.chat.messages.add())
+        sent_path = f"{path}.chat.messages[{place}]"
+        _read_message(message, f"messages[{place}]", prompt.chat.messages.add(), names, sent_path)
     read_template_kwargs(body, prompt.chat, names, f"{path}.chat")
     read_nested_tools(body, prompt.chat)
 
@@ -168,24 +173,30 @@ def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequ
     ask_for_logprobs(request, top, names, name="logprobs", top_name="top_logprobs")
 
 
-def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
-    fields = read_object(value, path, _MESSAGE, ("role",))
+def _read_message(
+    given_message: Any, path: str, message: prompt_pb2.ChatMessage, names: Names, sent_path: str
+) -> None:
+    """path: of the client's field. sent_path: of the message in the request."""
+    fields = read_object(given_message, path, _MESSAGE, ("role",))
     message.role = fields["role"]
     message.name = fields.get("name", "")
     message.reasoning = fields.get("reasoning_content", "") or fields.get("reasoning", "")
     message.tool_call_id = fields.get("tool_call_id", "")
     if "content" in fields:
         refusal = "is not supported"
-        for text in read_texts(fields["content"], f"{path}.content", _PART, ("text",), refusal):
-            message.content.add(text=text)
-    elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in value):
+        for field, value, where in read_parts(fields["content"], f"{path}.content", _PART, _PARTS, refusal):
+            if field == "text":
+                message.content.add(text=value)
+            else:
+                add_image(message, *read_image_url(value, f"{where}.{field}"), names, sent_path)
+    elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in given_message):
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])
     if not isinstance(calls, list):
         raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
     for place, call in enumerate(calls):
-        outer, inner = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
-        called = {name: inner.get(name, "") for name in ("name", "arguments")}
+        outer, function = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
+        called = {name: function.get(name, "") for name in ("name", "arguments")}
         message.tool_calls.add(id=outer.get("id", ""), **called)
 
 

@@ -5,7 +5,7 @@ frontend.validation like any other; `Names` turns the paths of what it finds bac
 client used. A field in no table is refused by name: nothing that a client sets is silently ignored.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,25 +113,37 @@ def read_object(value: Any, path: str, table: Table, required: Iterable[str] = (
     return result
 
 
-def read_texts(content: Any, path: str, part: Table, kinds: Container[object], refusal: str) -> list[str]:
-    """Returns the texts of a message: of a string, or of a list of parts. part: its fields. kinds: the types
-    of parts that are read; others get the refusal. Raises InvalidRequest, Unsupported."""
+def read_texts(content: Any, path: str, part: Table, kinds: Iterable[str], refusal: str) -> list[str]:
+    """Returns the texts of a message: as read_parts(), of parts that have a text."""
+    return [text for _, text, _ in read_parts(content, path, part, dict.fromkeys(kinds, "text"), refusal)]
+
+
+def read_parts(
+    content: Any, path: str, part: Table, kinds: Mapping[str, str], refusal: str
+) -> Iterator[tuple[str, Any, str]]:
+    """Yields the parts of a message, a string or a list of them: the field that counts, its value, and the
+    part's path. part: its fields. kinds: the types of parts that are read, and the field of each; other types
+    get the refusal. Raises InvalidRequest, Unsupported."""
     if isinstance(content, str):
         try:
-            return [values.text(content)]
+            yield "text", values.text(content), path
         except ValueError as error:  # half a character
             raise InvalidRequest({path: str(error)}) from None
+        return
     if not isinstance(content, list):
         raise InvalidRequest({path: "must be a string or a list of parts"})
-    texts = []
     for place, each in enumerate(content):
         where = f"{path}[{place}]"
         kind = each.get("type") if isinstance(each, dict) else None
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in kinds:
             said = f"type {clipped(kind)} {refusal}" if isinstance(kind, str) else "must have a type"
             raise Unsupported({where: said})
-        texts.append(read_object(each, where, part, ("text",))["text"])
-    return texts
+        field = kinds[kind]
+        if others := ({*kinds.values()} - {field}) & each.keys():
+            raise InvalidRequest(
+                {f"{where}.{min(others)}": f"is not a field of a part of type {clipped(kind)}"}
+            )
+        yield field, read_object(each, where, part, (field,))[field], where
 
 
 def ask_for_logprobs(

@@ -35,6 +35,13 @@ USER = "user"
 _BLOCK: Table = {"type": Field(values.text), "cache_control": Field(values.anything)}
 _TEXT: Table = {**_BLOCK, "text": Field(values.text), "citations": Field(values.nothing([]))}
 _TEXTS = one_of(values.text.schema, list_of(object_schema(_TEXT, "type", "text")))
+_SOURCE: Table = {
+    "type": Field(values.text),
+    "media_type": Field(values.text),
+    "data": Field(values.text),
+    "url": Field(values.text),
+}
+_IMAGE: Table = {**_BLOCK, "source": Field(values.json_object, inner=object_schema(_SOURCE, "type"))}
 _THINKING: Table = {**_BLOCK, "thinking": Field(values.text), "signature": Field(values.anything)}
 _TOOL_USE: Table = {
     **_BLOCK,
@@ -56,6 +63,7 @@ _MESSAGE: Table = {
             values.text.schema,
             list_of(
                 object_schema(_TEXT, "type", "text"),
+                object_schema(_IMAGE, "type", "source"),
                 object_schema(_THINKING, "type", "thinking"),
                 object_schema(_TOOL_USE, "type", "id", "name", "input"),
                 object_schema(_TOOL_RESULT, "type", "tool_use_id"),
@@ -112,6 +120,7 @@ MESSAGES: Table = {
 }
 _CHAT_NAMES = {
     "": "messages",
+    ".messages": "messages",
     ".tools": "tools",
     ".tool_choice": "tool_choice",
     ".tool_choice.mode": "tool_choice.type",
@@ -291,7 +300,7 @@ class _Blocks:
 
     def _readers(self, role: str, path: str) -> Mapping[str, Any]:
         if role == USER:
-            return {"text": self._read_text, "tool_result": self._read_result}
+            return {"text": self._read_text, "image": self._read_image, "tool_result": self._read_result}
         if role == ASSISTANT:
             return {"text": self._read_answer, "thinking": self._read_thinking, "tool_use": self._read_call}
         raise InvalidRequest({path: f"must be {USER} or {ASSISTANT}"})
@@ -300,6 +309,12 @@ class _Blocks:
         text = read_object(block, path, _TEXT, ("text",))["text"]
         self._text = self._text or self._turns.add(USER, path)
         self._text.content.add(text=text)
+
+    def _read_image(self, block: dict[str, Any], path: str) -> None:
+        source = read_object(block, path, _IMAGE, ("source",))["source"]
+        uri, name = _uri_of(source, f"{path}.source")
+        self._text = self._text or self._turns.add(USER, path)
+        self._turns.add_image(self._text, uri, name)
 
     def _read_result(self, block: dict[str, Any], path: str) -> None:
         fields = read_object(block, path, _TOOL_RESULT, ("tool_use_id",))
@@ -323,6 +338,16 @@ class _Blocks:
         self._text = None
         calls = self._turns.turn_for("tool_calls", path).tool_calls
         calls.add(id=fields["id"], name=fields["name"], arguments=json.dumps(fields["input"]))
+
+
+def _uri_of(value: Any, path: str) -> tuple[str, str]:
+    """Returns the URI of an image, and the path of the field that it is in. Raises InvalidRequest."""
+    source = read_object(value, path, _SOURCE, ("type",))
+    if source["type"] == "url":
+        return source.get("url", ""), f"{path}.url"
+    if source["type"] != "base64":
+        raise Unsupported({f"{path}.type": "must be base64"})
+    return f"data:{source.get('media_type', '')};base64,{source.get('data', '')}", f"{path}.data"
 
 
 def _put_texts(message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:

@@ -28,8 +28,10 @@ from pagewire_openai.requests.fields import (
     one_of,
     read_fields,
     read_object,
+    read_parts,
     read_texts,
 )
+from pagewire_openai.requests.images import DETAIL
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import FLAT, read_flat_tools
 from pagewire_openai.requests.turns import ASSISTANT, TOOL, Turns
@@ -46,6 +48,7 @@ _REASONING: Table = {
 }
 _CHAT_NAMES = {
     "": "input",
+    ".messages": "input",
     ".tools": "tools",
     ".tool_choice": "tool_choice",
     ".tool_choice.mode": "tool_choice",
@@ -69,8 +72,11 @@ _PART: Table = {
     "text": Field(values.text),
     "annotations": Field(values.anything),
     "logprobs": Field(values.anything),
+    "image_url": Field(values.text),
+    "detail": DETAIL,
+    "file_id": Field(values.refused("is not served: send the image in image_url")),
 }
-_PARTS = one_of(values.text.schema, list_of(object_schema(_PART, "type", "text")))
+_PARTS = one_of(values.text.schema, list_of(object_schema(_PART, "type")))
 _MESSAGE_ITEM: Table = {
     **_OF_ITEMS,
     "role": Field(values.text),
@@ -99,6 +105,8 @@ _TEXT: Table = {
     "verbosity": Field(values.nothing("medium")),
 }
 _TEXTS = ("input_text", "output_text", "reasoning_text")
+_READ = {**dict.fromkeys(_TEXTS, "text"), "input_image": "image_url"}
+"""Type of a part -> its field."""
 RESPONSE: Table = {
     **SAMPLING,
     **EXTENSIONS,
@@ -230,7 +238,7 @@ class ConversationItems:
         fields = read_object(item, path, _MESSAGE_ITEM, ("role", "content"))
         role = fields["role"]
         message = self._turns.turn_for("content", path) if role == ASSISTANT else self._turns.add(role, path)
-        _put_texts(message, fields["content"], f"{path}.content")
+        self._put_parts(message, fields["content"], f"{path}.content")
 
     def _read_reasoning(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _REASONING_ITEM)
@@ -248,9 +256,11 @@ class ConversationItems:
         fields = read_object(item, path, _OUTPUT_ITEM, ("call_id", "output"))
         message = self._turns.add(TOOL, path)
         message.tool_call_id = fields["call_id"]
-        _put_texts(message, fields["output"], f"{path}.output")
+        self._put_parts(message, fields["output"], f"{path}.output")
 
-
-def _put_texts(message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:
-    for text in read_texts(content, path, _PART, _TEXTS, "is not served"):
-        message.content.add(text=text)
+    def _put_parts(self, message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:
+        for field, value, where in read_parts(content, path, _PART, _READ, "is not served"):
+            if field == "text":
+                message.content.add(text=value)
+            else:
+                self._turns.add_image(message, value, f"{where}.{field}")

@@ -2,6 +2,7 @@
 
 from frontend.field_names import Names
 from pagewire.v1 import prompt_pb2
+from pagewire_openai.requests.images import add_image
 
 ASSISTANT, TOOL = "assistant", "tool"
 _FULL = {
@@ -29,6 +30,11 @@ class Turns:
         message = self._chat.messages.add(role=role)
         self._turn = message if role == ASSISTANT else None
         return message
+
+    def add_image(self, message: prompt_pb2.ChatMessage, uri: str, name: str) -> None:
+        """Adds an image to the last message. name: the client's field that has its URI."""
+        path = f"{self._path}.messages[{len(self._chat.messages) - 1}]"
+        add_image(message, uri, name, self._names, path)
 
     def turn_for(self, part: str, name: str) -> prompt_pb2.ChatMessage:
         """Returns the assistant's message that has room for a part, or a new one."""

@@ -167,13 +167,17 @@ def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
     for usage in responses:
         total.prompt_tokens += usage.prompt_tokens
         total.cached_prompt_tokens += usage.cached_prompt_tokens
+        total.image_tokens += usage.image_tokens
         total.completion_tokens += usage.completion_tokens
         total.reasoning_tokens += usage.reasoning_tokens
     return {
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "total_tokens": total.prompt_tokens + total.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": total.cached_prompt_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": total.cached_prompt_tokens,
+            **({"image_tokens": total.image_tokens} if total.image_tokens else {}),
+        },
         "completion_tokens_details": {"reasoning_tokens": total.reasoning_tokens},
     }
 

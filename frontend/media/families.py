@@ -1,0 +1,27 @@
+"""The families whose images are read."""
+
+from frontend.media.family import ImageFamily, ImageFiles, NotServed
+from frontend.media.idefics3 import Idefics3
+from frontend.media.internvl import InternVL
+from frontend.media.llava import Llava
+from frontend.media.pixtral import Pixtral
+
+_KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
+    ("idefics3", "Idefics3ImageProcessor"): Idefics3,
+    ("internvl", "GotOcr2ImageProcessor"): InternVL,
+    ("llava", "CLIPImageProcessor"): Llava,
+    ("llava", "LlavaImageProcessor"): Llava,
+    ("llava", "PixtralImageProcessor"): Pixtral,
+    ("llava", "SiglipImageProcessor"): Llava,
+    ("mistral3", "PixtralImageProcessor"): Pixtral,
+    ("smolvlm", "SmolVLMImageProcessor"): Idefics3,
+}
+"""By model_type of config.json, and the image processor."""
+
+
+def family_of(files: ImageFiles) -> ImageFamily:
+    """Returns the family of a checkpoint. Raises NotServed."""
+    model, processor = files.config.text("model_type"), files.images.text("image_processor_type")
+    if (family := _KNOWN.get((model, processor))) is not None:
+        return family(files)
+    raise NotServed(f"there is no image processor {processor or '?'} for models of the type {model or '?'}")

@@ -1,0 +1,56 @@
+"""Images in prompts."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pagewire.v1 import prompt_pb2
+
+FIELD = "images"
+"""Names the images of a prompt that is text or token ids, beside PROMPT."""
+PROMPT = "prompt"
+_SCHEMES = ("data:", "http:", "https:")
+
+
+class Image:
+    """An image of a prompt: a part of a message, or one of the images of a text.
+
+    >>> client.chat([{"role": "user", "content": [pagewire.Image("cat.png"), "What is this?"]}])
+    >>> client.generate({"prompt": "<image>\\nA photo of", "images": [pagewire.Image("cat.png")]})
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
+        """source: path of a PNG, JPEG, WebP or GIF file, which is read at once; its bytes; or a URI, of which
+        servers take `data:` alone. Raises OSError."""
+        if isinstance(source, str) and source.lower().startswith(_SCHEMES):
+            self._media = prompt_pb2.Media(uri=source)
+        elif isinstance(source, bytes):
+            self._media = prompt_pb2.Media(data=source)
+        else:
+            self._media = prompt_pb2.Media(data=Path(source).read_bytes())
+
+    def message(self) -> prompt_pb2.Media:
+        """Returns the message of the image."""
+        return self._media
+
+
+def to_media(images: Sequence[Image]) -> list[prompt_pb2.Media]:
+    """Returns the messages of images. Raises TypeError for another value."""
+    for each in images:
+        if not isinstance(each, Image):
+            raise TypeError(f"images are pagewire.Image, such as Image('cat.png'), not {type(each).__name__}")
+    return [each.message() for each in images]
+
+
+def to_part(part: str | Image | Mapping[str, Any]) -> prompt_pb2.ContentPart | None:
+    """Returns a text, an image, or OpenAI's `image_url` as a part of a message; None: it is another one."""
+    if isinstance(part, str):
+        return prompt_pb2.ContentPart(text=part)
+    if isinstance(part, Image):
+        return prompt_pb2.ContentPart(media=part.message())
+    if part.get("type") == "image_url":
+        url = part["image_url"]
+        uri = url["url"] if isinstance(url, Mapping) else url
+        return prompt_pb2.ContentPart(media=prompt_pb2.Media(uri=uri))
+    return None

@@ -1,0 +1,77 @@
+"""An engine core is asked to end while streams run: they go on at another one, which copies their blocks,
+with the tokens and log-probabilities of an undisturbed run."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from pagewire import Client
+from pagewire.local_service import Service
+from tests.e2e import services
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+PROMPT = ", ".join(map(str, range(1, 90)))
+PARAMS = {"max_tokens": 160, "ignore_eos": True, "temperature": 1.0, "logprobs": 2}
+
+
+@pytest.fixture(scope="module", params=["simulated", "cpu"])
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    flags = {"device": request.param, "data_parallel_size": 2, "drain_timeout": 60.0, "http_port": 0}
+    if request.param == "simulated":
+        flags["profile"] = "cpu"
+    with services.start(max_deaths=99, **flags) as service:
+        yield service
+
+
+DRAIN = ("engine", 0, signal.SIGTERM)
+DISASTERS = {
+    "drained": [DRAIN],
+    "killed": [("engine", 0, signal.SIGKILL)],
+    "drained and killed": [DRAIN, ("engine", 0, signal.SIGKILL)],
+    "drained without its worker": [DRAIN, ("worker", 0, signal.SIGKILL)],
+    "drained to a core that is killed": [DRAIN, ("engine", 1, signal.SIGKILL)],
+}
+
+
+@pytest.mark.parametrize("disaster", DISASTERS)
+def test_streams_of_a_core_that_ends_go_on(service: Service, disaster: str) -> None:
+    """Tokens are the same in any case. Blocks are copied only from a core that lives on; where the machine is
+    slow, not each time."""
+    is_copied = end_the_first_core(service, disaster)
+    if disaster == "drained":
+        attempts = 1
+        while not is_copied and attempts < 5:
+            is_copied = end_the_first_core(service, disaster)
+            attempts += 1
+        assert is_copied
+    elif disaster == "killed":
+        assert not is_copied
+
+
+def end_the_first_core(service: Service, disaster: str) -> bool:
+    """Does so while streams run there. Returns whether blocks were copied."""
+    with Client(service.address) as client:
+        client.wait_ready()
+        services.wait_until(lambda: len(client.load().ranks) == 2)
+        client.reset_cache()
+        before = services.pulls(service)
+        core = services.core_process(service, "engine", 0)
+        victims = [
+            (services.core_process(service, kind, rank), number) for kind, rank, number in DISASTERS[disaster]
+        ]
+        options = {**PARAMS, "data_parallel_rank": 0}
+        expected = [client.generate(PROMPT, seed=seed, **options) for seed in range(3)]
+        streams = [client.stream(PROMPT, seed=seed, **options) for seed in range(3)]
+        for stream in streams:
+            next(stream)
+        with services.all_die([core]):
+            for pid, number in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            results = [stream.result() for stream in streams]
+        assert [result.outputs for result in results] == [each.outputs for each in expected]
+        return services.pulls(service).get("pulled", 0.0) > before.get("pulled", 0.0)

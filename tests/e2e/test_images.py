@@ -1,0 +1,135 @@
+"""Images through gRPC and three processes, which are killed: the tokens that transformers gives."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+import transformers
+
+pytest.importorskip("PIL")
+
+from pagewire import Client, Image, SamplingParams
+from pagewire.local_service import Service
+from pagewire.v1.generation_pb2_grpc import GenerationServiceStub
+from pagewire_client.params import generate_request
+from pagewire_client.results import Generation
+from tests.e2e import services
+from tests.frontend.media.pictures import file_of, picture
+from tests.vision_models import FAMILIES, make_vision_model
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+PICTURES = [picture(100, 70), picture(33, 150, "L"), picture(7, 5)]
+FILES = [file_of(each) for each in PICTURES]
+SETS: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (0, 1), (0,), (1, 0, 2))
+"""The images of prompts, some of which come twice."""
+TOKENS = 12
+GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, text=False)
+SAMPLED = SamplingParams(seed=5, n=2, max_tokens=60, ignore_eos=True, text=False, logprobs=1)
+
+
+def conversation(*numbers: int) -> list[dict[str, Any]]:
+    """A question about images."""
+    parts = [*(Image(FILES[number]) for number in numbers), "What is this?"]
+    return [{"role": "user", "content": parts}]
+
+
+def prompt_ids(service: Service, numbers: tuple[int, ...]) -> list[int]:
+    """The tokens of a conversation."""
+    request = generate_request(conversation(*numbers), SamplingParams(max_tokens=1), {}, "")
+    request.output.prompt_token_ids = True
+    with grpc.insecure_channel(service.address) as channel:
+        return list(GenerationServiceStub(channel).GenerateUnary(request).prompt.token_ids)
+
+
+@torch.inference_mode()
+def expected(folder: Path, family: str, prompt: list[int], numbers: tuple[int, ...]) -> list[int]:
+    """What transformers continues a prompt with."""
+    made = FAMILIES[family]
+    model = getattr(transformers, f"{made['class']}ForConditionalGeneration").from_pretrained(
+        folder, dtype=torch.float32
+    )
+    pixels: dict[str, Any] = {}
+    if numbers:
+        processor = getattr(transformers, f"{made['images']['image_processor_type']}Pil")
+        images: list[Any] = [PICTURES[number].convert("RGB") for number in numbers]
+        is_nested = family in ("idefics3", "smolvlm")
+        options = (
+            {"patch_size": 16} if family == "mistral3" else {}
+        )  # as its processor has it: of merged patches
+        read = processor.from_pretrained(folder)
+        pixels = dict(read([images] if is_nested else images, return_tensors="pt", **options))
+        pixels.pop("num_patches", None)
+    ids = torch.tensor([prompt])
+    model.generation_config.eos_token_id = None
+    limits = {"do_sample": False, "max_new_tokens": TOKENS}
+    found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **limits, **pixels)
+    tokens: list[int] = found[0, len(prompt) :].tolist()
+    return tokens
+
+
+CHUNKS = {"max_num_batched_tokens": 16, "block_size": 8}
+ONE_BY_ONE = {"max_num_encoder_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "modes"),
+    [(family, ({}, CHUNKS, ONE_BY_ONE) if family == "llava" else (CHUNKS,)) for family in FAMILIES],
+)
+def test_transformers_tokens(tmp_path: Path, family: str, modes: tuple[dict[str, int], ...]) -> None:
+    """Also in chunks that cut images, and where the encoder takes them one by one."""
+    folder = make_vision_model(tmp_path, family)
+    found: list[list[list[int]]] = []
+    for flags in modes:
+        with services.start(folder, dtype="float32", **flags) as service, Client(service.address) as client:
+            streams = [client.stream(conversation(*numbers), GREEDY) for numbers in SETS]
+            results = [stream.result() for stream in streams]
+            prompts = [prompt_ids(service, numbers) for numbers in SETS]
+        found.append([result.outputs[0].token_ids for result in results])
+    assert all(each == found[0] for each in found)
+    for numbers, prompt, result, tokens in zip(SETS, prompts, results, found[0], strict=True):
+        assert expected(folder, family, prompt, numbers) == tokens
+        assert result.usage.prompt_tokens == len(prompt)
+        assert bool(result.usage.image_tokens) == bool(numbers)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A pool in which two requests have no room at the same time, prompts in chunks, an encoder for one
+    image."""
+    folder = make_vision_model(tmp_path_factory.mktemp("llava"), "llava")
+    flags: dict[str, Any] = {"max_num_batched_tokens": 16, "num_blocks": 32, "block_size": 8}
+    with services.start(folder, dtype="float32", frontends=2, max_deaths=99, **flags) as service:
+        yield service
+
+
+def outputs(result: Generation) -> list[tuple[list[int], list[float]]]:
+    return [(each.token_ids, [score.logprob for score in each.logprobs]) for each in result.outputs]
+
+
+@pytest.fixture(scope="module")
+def alone(service: Service) -> Generation:
+    with Client(service.address) as client:
+        return client.generate(conversation(0, 1), SAMPLED)
+
+
+@pytest.mark.parametrize("victim", ["worker", "engine", "frontend"])
+def test_kills(service: Service, alone: Generation, victim: str) -> None:
+    with Client(service.address) as client, client.stream(conversation(0, 1), SAMPLED) as stream:
+        next(stream)
+        for pid in services.processes(service.pid)[victim]:
+            os.kill(pid, signal.SIGKILL)
+        result = stream.result()
+    assert outputs(result) == outputs(alone) and result.usage.image_tokens == 32
+
+
+def test_preempted(service: Service, alone: Generation) -> None:
+    with Client(service.address) as client, client.stream(conversation(0, 1), SAMPLED) as one:
+        with client.stream(conversation(0, 1), SAMPLED) as other:
+            assert outputs(other.result()) == outputs(alone)
+        assert outputs(one.result()) == outputs(alone)

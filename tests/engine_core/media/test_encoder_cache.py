@@ -1,0 +1,160 @@
+"""What plans encode and forget, and where chunks of prompts end for it. The fake worker checks that each
+position has its vector, and that cache and budget suffice."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from engine_core.request import NO_TOKEN
+from engine_core.scheduler.outputs.wait_causes import Cause
+from engine_core.step.plan import Plan
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from tests.engine_core.fakes import add_item, add_request
+from tests.engine_core.world import World, columns
+
+
+def image_request(
+    handle: int, prompt: int, *items: tuple[bytes, Iterable[int]], **options: object
+) -> AddRequest:
+    """A request with items: content and positions of each."""
+    options = {"max_tokens": 3, "ignore_eos": True} | options
+    message = add_request(handle, prompt, **options)  # type: ignore[arg-type]
+    for content, positions in items:
+        add_item(message, positions, content)
+    return message
+
+
+def sizes(plan: Plan) -> list[int]:
+    """Vectors of the items that a plan encodes."""
+    return [len(item.positions) for item in plan.encode]
+
+
+def test_an_item_is_encoded_when_a_chunk_first_needs_it_and_kept_for_the_next() -> None:
+    world = World(budget=8)
+    world.take(image_request(1, 20, (b"a", range(4, 12)), (b"b", range(17, 20))))
+    plans = [world.step() for _ in range(3)]
+    assert [sizes(plan) for plan in plans] == [[8], [], [3]]
+    assert [columns(plan) for plan in plans] == [[(0, 8)], [(8, 8)], [(16, 4)]]
+    world.finish()
+
+
+def test_equal_items_of_requests_that_are_here_are_encoded_once() -> None:
+    world = World(prefix_cache=False)
+    for handle in (1, 2):
+        world.take(image_request(handle, 20, (b"a", range(4)), (b"b", range(4, 8)), (b"a", range(8, 12))))
+    assert sizes(world.step()) == [4, 4]
+    assert world.scheduler.encoder.num_encoded_vectors == 8
+    world.finish()
+
+
+def test_a_prefix_that_is_cached_needs_no_encoder() -> None:
+    """Of the second item the cache has a part: it is encoded whole."""
+    world = World(encoder_cache=8)
+    for handle, last in ((1, b"z"), (2, b"b"), (3, b"a")):
+        items = (b"a", range(8)), (b"b", range(10, 18))
+        world.take(image_request(handle, [*range(20 + (last != b"b"))], *items, tenant="t"))
+        world.finish()
+    encoded = [sizes(plan) for plan in world.worker.plans if plan.encode]
+    assert encoded[0] == [8] and world.ledger.cached[2] == 16 and world.ledger.cached[3] == 20
+
+
+def test_a_chunk_ends_before_what_the_budget_has_no_room_for() -> None:
+    world = World(encoder_budget=10, encoder_cache=30)
+    world.take(image_request(1, 30, (b"a", range(2, 8)), (b"b", range(10, 16)), (b"c", range(20, 24))))
+    plans = [world.step() for _ in range(2)]
+    assert [columns(plan) for plan in plans] == [[(0, 10)], [(10, 20)]]
+    assert [sizes(plan) for plan in plans] == [[6], [6, 4]]
+    world.finish()
+
+
+def test_an_item_beyond_the_budget_goes_alone() -> None:
+    world = World(encoder_budget=4, encoder_cache=30)
+    world.take(image_request(1, 30, (b"a", range(3)), (b"b", range(10, 16)), (b"c", range(20, 21))))
+    assert [sizes(world.step()) for _ in range(3)] == [[3], [6], [1]]
+    world.finish()
+
+
+def test_what_was_used_least_recently_makes_room_and_nothing_that_the_step_needs() -> None:
+    world = World(encoder_cache=12, prefix_cache=False)
+    digests = {}
+    for handle, name in enumerate([b"a", b"b", b"a", b"c", b"a", b"b"], start=1):
+        request = world.take(image_request(handle, 10, (name, range(6))))
+        digests[request.parameters.media[0].digest] = name
+        world.finish()
+    encoded = [digests[item.digest] for plan in world.worker.plans for item in plan.encode]
+    forgotten = [digests[digest] for plan in world.worker.plans for digest in plan.forgotten_media]
+    assert (encoded, forgotten) == ([b"a", b"b", b"c", b"b"], [b"b", b"c"])
+    world.take(image_request(7, 20, (b"d", range(6)), (b"a", range(6, 12)), (b"b", range(12, 18))))
+    assert columns(world.step()) == [(0, 12)]
+    world.finish()
+
+
+def test_a_sequence_waits_where_its_first_item_finds_no_room() -> None:
+    world = World(encoder_budget=8, encoder_cache=30)
+    world.take(image_request(1, 10, (b"a", range(6))))
+    world.take(image_request(2, 10, (b"b", range(6))))
+    world.take(image_request(3, 10, (b"c", range(6)), tenant="t"))
+    assert columns(world.step()) == [(0, 10)]
+    assert world.scheduler.states.wait_causes.cause is Cause.ENCODER
+    assert sizes(world.step()) == [6]
+    world.finish()
+
+
+def test_text_begins_beside_a_prompt_whose_items_take_several_steps() -> None:
+    """It overtakes: another tenant's, as beside a long prompt."""
+    world = World(budget=32, encoder_budget=6, encoder_cache=30)
+    items = [(bytes([number]), range(6 * number, 6 * number + 6)) for number in range(4)]
+    world.take(image_request(1, 26, *items, tenant="images"))
+    world.step()
+    world.take(image_request(2, 5, tenant="text"))
+    world.take(image_request(3, 8, (b"x", range(6)), tenant="other"))
+    assert sorted(columns(world.step())) == [(0, 5), (6, 6)]
+    world.finish()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_siblings_and_preempted_sequences_find_vectors_or_encode_again(ahead: bool) -> None:
+    world = World(blocks=12, rows=4, encoder_cache=6, ahead=ahead, prefix_cache=False)
+    for handle in (1, 2, 3):
+        items = (b"a", range(1, 7)), (bytes([handle]), range(9, 14))
+        world.take(image_request(handle, 15, *items, n=2, max_tokens=20))
+    world.finish()
+    assert world.scheduler.num_preemptions
+
+
+def test_an_abort_between_plan_and_result_leaves_the_vectors() -> None:
+    world = World(encoder_cache=8)
+    request = world.take(image_request(1, 10, (b"a", range(8))))
+    plan = world.scheduler.schedule(0.0)
+    world.worker.submit(plan)
+    world.scheduler.abort(request)
+    world.scheduler.update(world.worker.collect())
+    world.messages.clear()
+    world.take(image_request(2, 12, (b"a", range(2, 10))))
+    assert not world.step().encode
+    world.finish()
+
+
+def test_counts() -> None:
+    world = World(budget=4, encoder_cache=8)
+    world.take(image_request(1, 10, (b"a", range(8))))
+    world.finish()
+    encoder = world.scheduler.encoder
+    assert (encoder.num_encoded, encoder.num_encoded_vectors, encoder.num_hits) == (1, 8, 1)
+    assert (len(encoder), encoder.num_vectors) == (1, 8)
+
+
+def test_vectors_of_which_the_model_makes_nan_are_made_again() -> None:
+    """For another request with the item, in the plan that forgets them."""
+    world = World(encoder_cache=8)
+    request = world.take(image_request(1, 10, (b"a", range(8))))
+    plan = world.scheduler.schedule(0.0)
+    world.worker.submit(plan)
+    result = world.worker.collect()._replace(token_ids=[NO_TOKEN])
+    assert world.scheduler.update(result) == [request]
+    world.messages.clear()
+    world.take(image_request(2, 10, (b"a", range(8))))
+    again = world.step()
+    [item] = again.encode
+    assert again.forgotten_media == [item.digest]
+    world.finish()

@@ -1,0 +1,178 @@
+"""Pixels and tokens are transformers' own, bit for bit."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+
+from frontend.media.checkpoint import read_images
+from frontend.media.decode import decode, open_image
+from frontend.text.tokenizer import Tokenizer
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import unpack_u32
+from pagewire.media import media_digest
+from pagewire.v1 import prompt_pb2
+from tests.frontend.media.conftest import FolderOf, read
+from tests.frontend.media.pictures import MODES, file_of, picture
+from tests.vision_models import FAMILIES, placeholder
+
+SIZES = [
+    *((1, 1), (1, 7), (5, 3), (17, 31), (28, 28), (32, 32), (33, 32), (56, 56), (57, 56), (64, 64)),
+    *((65, 64), (100, 33), (33, 100), (190, 2), (2, 190), (128, 96), (31, 200), (224, 224), (333, 77)),
+    (320, 240),
+]
+PROCESSOR = {
+    "Idefics3": "idefics3.processing_idefics3",
+    "InternVL": "internvl.processing_internvl",
+    "Llava": "llava.processing_llava",
+    "Pixtral": "pixtral.processing_pixtral",
+    "SmolVLM": "smolvlm.processing_smolvlm",
+}
+
+
+def sizes_of(family: str) -> list[tuple[int, int]]:
+    """Returns sizes that transformers can resize: one pixel is the least that it leaves of a side."""
+    longest = FAMILIES[family]["images"]["size"].get("longest_edge")
+    if family not in ("pixtral", "mistral3"):
+        return SIZES
+    return [size for size in SIZES if min(size) * longest >= max(size)]
+
+
+def judge(folder: Path) -> Any:
+    """Returns transformers' image processor that computes with Pillow."""
+    values = read(folder, "preprocessor_config.json")
+    kind = getattr(transformers, values["image_processor_type"] + "Pil")
+    return kind.from_dict(values)
+
+
+def processed(family: str, folder: Path, image: Any) -> dict[str, Any]:
+    """Returns what transformers makes of one image."""
+    files = read(folder, "processor_config.json")
+    options = {}
+    if family in ("idefics3", "smolvlm"):
+        options["return_row_col_info"] = True
+    if files["processor_class"] == "PixtralProcessor":
+        options["patch_size"] = files["patch_size"] * files.get("spatial_merge_size", 1)
+    found = judge(folder)(image, return_tensors="np", **options)
+    return dict(found)
+
+
+def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
+    """Returns the text that transformers' processor puts in place of an image."""
+    name = read(folder, "processor_config.json")["processor_class"].removesuffix("Processor")
+    # That of Pixtral imports the image processor that computes with torchvision, for sizes alone.
+    torch_alone = "transformers.models.pixtral.image_processing_pixtral"
+    sys.modules.setdefault(torch_alone, importlib.import_module("_pil_".join(torch_alone.rsplit("_", 1))))
+    module = importlib.import_module(f"transformers.models.{PROCESSOR[name]}")
+    tokens = dict(FAMILIES[family]["tokens"])
+    fields = {
+        "spatial_merge_size": 1,
+        **tokens,
+        **read(folder, "processor_config.json"),
+        "image_token": placeholder(family),
+    }
+    fields["global_image_tag"] = tokens.get("global_image_token")
+    text: str = getattr(module, f"{name}Processor").replace_image_token(SimpleNamespace(**fields), inputs, 0)
+    return text
+
+
+def expanded(folder: Path, prompt: str, *files: bytes) -> tuple[list[int], list[engine_pb2.MediaItem]]:
+    """Returns the tokens of a prompt and its items."""
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+    images = read_images(folder, read(folder, "config.json"), tokenizer)
+    assert images.reader is not None, images.caveat
+    media = [(f"prompt.media[{place}]", prompt_pb2.Media(data=file)) for place, file in enumerate(files)]
+    encoding = tokenizer.encode(prompt, add_special_tokens=False)
+    encoding, items = images.reader.expand(encoding, media, "prompt.media")
+    return list(encoding.token_ids), items
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pixels_are_those_of_transformers(family: str, folder_of: FolderOf) -> None:
+    folder = folder_of(family)
+    processor, options = judge(folder), read(folder, "preprocessor_config.json")
+    for number, size in enumerate(sizes_of(family)):
+        mode = MODES[number % len(MODES)]
+        image = picture(*size, mode)
+        _, items = expanded(folder, placeholder(family), file_of(image))
+        wanted = processed(family, folder, image)["pixel_values"]
+        wanted = wanted.reshape(-1, *wanted.shape[-3:])
+        assert len(items) == len(wanted), (size, mode)
+        for item, values in zip(items, wanted, strict=True):
+            pixels = np.frombuffer(item.data, np.uint8).reshape(item.shape).transpose(2, 0, 1)
+            scaled = processor.rescale(pixels, options["rescale_factor"])
+            ours = processor.normalize(scaled, options["image_mean"], options["image_std"])
+            assert ours.dtype == values.dtype and np.array_equal(ours, values), (size, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", ["llava", "idefics3"])
+def test_all_modes_at_one_size(family: str, mode: str, folder_of: FolderOf) -> None:
+    image = picture(61, 47, mode)
+    shown = judge(folder_of(family)).process_image(decode(open_image(file_of(image))), do_convert_rgb=True)
+    assert np.array_equal(shown, judge(folder_of(family)).process_image(image, do_convert_rgb=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_are_those_of_transformers(family: str, folder_of: FolderOf) -> None:
+    folder, token = folder_of(family), placeholder(family)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for size in sizes_of(family):
+        image = picture(*size)
+        text = text_of(family, folder, processed(family, folder, image))
+        wanted = tokenizer.encode(f"See: {text}\nwhat?{text}.", add_special_tokens=False).ids
+        ids, items = expanded(folder, f"See: {token}\nwhat?{token}.", file_of(image), file_of(image))
+        assert ids == wanted, size
+        positions = [position for item in items for position in unpack_u32(item.positions)]
+        image_id = tokenizer.token_to_id(token)
+        assert positions == [place for place, each in enumerate(ids) if each == image_id]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_item_has_the_digest_of_its_pixels(family: str, folder_of: FolderOf) -> None:
+    _, items = expanded(folder_of(family), placeholder(family), file_of(picture(90, 60)))
+    for item in items:
+        assert item.kind == engine_pb2.MEDIA_KIND_IMAGE
+        assert len(item.data) == item.shape[0] * item.shape[1] * 3 and item.shape[2] == 3
+        assert item.digest == media_digest(item.kind, item.shape, item.data)
+
+
+@pytest.mark.parametrize("processor_type", ["LlavaImageProcessor", "CLIPImageProcessor"])
+def test_llava_pads_to_a_square_where_its_processor_does(
+    processor_type: str, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    folder = folder_of("llava")
+    for name in ("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    values = read(folder, "preprocessor_config.json")
+    values |= {"image_processor_type": processor_type, "do_pad": True}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(values))
+    for size in SIZES:
+        image = picture(*size)
+        _, (item,) = expanded(tmp_path, "<image>", file_of(image))
+        wanted = processed("llava", tmp_path, image)["pixel_values"][0]
+        pixels = np.frombuffer(item.data, np.uint8).reshape(item.shape).transpose(2, 0, 1)
+        processor = judge(tmp_path)
+        scaled = processor.rescale(pixels, values["rescale_factor"])
+        assert np.array_equal(processor.normalize(scaled, values["image_mean"], values["image_std"]), wanted)
+
+
+def test_the_token_of_a_class_is_the_encoders_where_no_file_counts_it(
+    folder_of: FolderOf, tmp_path: Path
+) -> None:
+    """Processors of transformers 4.44 to 4.46 state a patch size and no number of additional tokens."""
+    folder = folder_of("llava")
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    stated = read(folder, "processor_config.json")
+    del stated["num_additional_image_tokens"]
+    (tmp_path / "processor_config.json").write_text(json.dumps(stated))
+    tokens, _ = expanded(tmp_path, "<image>", file_of(picture(90, 60)))
+    assert len(tokens) == 16

@@ -1,0 +1,249 @@
+"""Tiny checkpoints of models that see images, made by transformers: random weights, and what their processors
+and tokenizers read.
+
+    make_vision_model(folder, "llava")
+    make_vision_model(folder, "llava", vision={"hidden_act": "gelu"}, projector_hidden_act="relu")
+
+Items of images are small: 56 x 56 pixels for LLaVA (16 vectors), tiles of 32 x 32 for Idefics3 and SmolVLM (4
+vectors), tiles of 28 x 28 for InternVL (4 vectors), and any multiple of 8 for Pixtral (a vector for each
+8 x 8 pixels) or of 16 for Mistral 3 (a vector for each 16 x 16 pixels).
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig
+
+from tests.checkpoints import BOS_ID, EOS_ID, PAD_ID, make_tokenizer
+
+WORDS = 320
+"""Tokens of the vocabulary that stand for text; those of images follow."""
+_TEXT: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.25,
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+}
+_TOWER: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 72,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "initializer_range": 0.25,
+}
+_CLIP_NORM: dict[str, Any] = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_PROCESSOR: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "rescale_factor": 0.00392156862745098,
+    "resample": 3,
+}
+_MISTRAL_TOKENS = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
+_IDEFICS_TOKENS = {
+    "image_token": "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "global_image_token": "<global-img>",
+    "end_of_utterance_token": "<end_of_utterance>",
+    **{f"row_{y}_col_{x}": f"<row_{y}_col_{x}>" for y in range(1, 7) for x in range(1, 7)},
+}
+_IDEFICS_IMAGES = _PROCESSOR | {
+    "resample": 1,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "do_image_splitting": True,
+    "do_pad": True,
+    "size": {"longest_edge": 96},
+    "max_image_size": {"longest_edge": 32},
+}
+_PIXTRAL_IMAGES = _PROCESSOR | _CLIP_NORM | {"image_processor_type": "PixtralImageProcessor"}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llava": {
+        "class": "Llava",
+        "vision": {"model_type": "clip_vision_model", "image_size": 56, "patch_size": 14},
+        "text": {"model_type": "llama"},
+        "fields": {"image_seq_length": 16, "projector_hidden_act": "gelu"},
+        "image_id": "image_token_index",
+        "tokens": {"image_token": "<image>"},
+        "images": _PROCESSOR
+        | _CLIP_NORM
+        | {
+            "image_processor_type": "CLIPImageProcessor",
+            "do_center_crop": True,
+            "crop_size": {"height": 56, "width": 56},
+            "size": {"shortest_edge": 56},
+        },
+        "processor": {
+            "processor_class": "LlavaProcessor",
+            "image_token": "<image>",
+            "patch_size": 14,
+            "num_additional_image_tokens": 1,
+            "vision_feature_select_strategy": "default",
+        },
+    },
+    "pixtral": {
+        "class": "Llava",
+        "vision": {"model_type": "pixtral", "image_size": 64, "patch_size": 8},
+        "text": {"model_type": "mistral", "sliding_window": None, "head_dim": 16},
+        "fields": {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+        "image_id": "image_token_index",
+        "tokens": _MISTRAL_TOKENS,
+        "images": _PIXTRAL_IMAGES | {"patch_size": {"height": 8, "width": 8}, "size": {"longest_edge": 64}},
+        "processor": {"processor_class": "PixtralProcessor", "patch_size": 8, **_MISTRAL_TOKENS},
+    },
+    "mistral3": {
+        "class": "Mistral3",
+        "vision": {"model_type": "pixtral", "image_size": 64, "patch_size": 8},
+        "text": {"model_type": "mistral", "sliding_window": None, "head_dim": 16},
+        "fields": {"vision_feature_layer": -1, "spatial_merge_size": 2, "tie_word_embeddings": False},
+        "image_id": "image_token_index",
+        "tokens": _MISTRAL_TOKENS,
+        "images": _PIXTRAL_IMAGES | {"patch_size": 8, "size": {"longest_edge": 64}},
+        "processor": {
+            "processor_class": "PixtralProcessor",
+            "patch_size": 8,
+            "spatial_merge_size": 2,
+            **_MISTRAL_TOKENS,
+        },
+    },
+    "idefics3": {
+        "class": "Idefics3",
+        "vision": {"model_type": "idefics3_vision", "image_size": 32, "patch_size": 8},
+        "text": {"model_type": "llama"},
+        "fields": {"scale_factor": 2},
+        "image_id": "image_token_id",
+        "tokens": _IDEFICS_TOKENS,
+        "images": _IDEFICS_IMAGES | {"image_processor_type": "Idefics3ImageProcessor"},
+        "processor": {"processor_class": "Idefics3Processor", "image_seq_len": 4},
+    },
+    "smolvlm": {
+        "class": "SmolVLM",
+        "vision": {"model_type": "smolvlm_vision", "image_size": 32, "patch_size": 4},
+        "text": {"model_type": "llama"},
+        "fields": {"scale_factor": 4},
+        "image_id": "image_token_id",
+        "tokens": _IDEFICS_TOKENS,
+        "images": _IDEFICS_IMAGES | {"image_processor_type": "SmolVLMImageProcessor"},
+        "processor": {"processor_class": "SmolVLMProcessor", "image_seq_len": 4},
+    },
+    "internvl": {
+        "class": "InternVL",
+        "vision": {"model_type": "internvl_vision", "image_size": [28, 28], "patch_size": [7, 7]}
+        | {"attention_bias": True},
+        "text": {"model_type": "qwen2"},
+        "fields": {"image_seq_length": 4, "tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": {
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+        },
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "GotOcr2ImageProcessor",
+            "image_mean": [0.485, 0.456, 0.406],
+            "image_std": [0.229, 0.224, 0.225],
+            "size": {"height": 28, "width": 28},
+            "crop_to_patches": True,
+            "min_patches": 1,
+            "max_patches": 6,
+        },
+        "processor": {"processor_class": "InternVLProcessor", "image_seq_length": 4},
+    },
+}
+"""By family: the prefix of its classes in transformers, fields of its configurations, and what its files say
+of images."""
+
+
+def placeholder(family: str) -> str:
+    """Returns the token that stands for a vector of an image, which templates have once per image."""
+    tokens: dict[str, str] = FAMILIES[family]["tokens"]
+    return tokens.get("context_image_token") or tokens["image_token"]
+
+
+def make_vision_model(
+    folder: Path,
+    family: str,
+    seed: int = 0,
+    vision: Mapping[str, Any] | None = None,
+    text: Mapping[str, Any] | None = None,
+    images: Mapping[str, Any] | None = None,
+    processor: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Path:
+    """Writes config, weights, tokenizer, chat template and the files of the processor into the folder, and
+    returns it. vision, text: fields of these parts of the configuration. images, processor: fields of
+    preprocessor_config.json and processor_config.json. fields: of the configuration."""
+    made = FAMILIES[family]
+    tokens: dict[str, str] = made["tokens"]
+    tokenizer = make_tokenizer(WORDS)
+    tokenizer.add_special_tokens(list(tokens.values()))
+    config = getattr(transformers, f"{made['class']}Config")(
+        vision_config=_part(_TOWER | made["vision"] | dict(vision or {})),
+        text_config=_part(
+            _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
+        ),
+        **{made["image_id"]: tokenizer.token_to_id(placeholder(family))},
+        **made["fields"] | fields,
+    )
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{made['class']}ForConditionalGeneration")(config)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 or not parameter.any():  # those that transformers makes 0 and 1
+            torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|end|>"}
+        | {"pad_token": "<|pad|>", "extra_special_tokens": tokens},
+    )
+    named = {"processor_class": made["processor"]["processor_class"]}
+    _write(folder / "preprocessor_config.json", made["images"] | named | dict(images or {}))
+    _write(folder / "processor_config.json", made["processor"] | dict(processor or {}))
+    (folder / "chat_template.jinja").write_text(_TEMPLATE.replace("PLACEHOLDER", placeholder(family)))
+    return folder
+
+
+_TEMPLATE = """\
+{%- for message in messages -%}
+<|begin|>{{ message['role'] }}: \
+{%- if message['content'] is string -%}
+{{ message['content'] }}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}
+PLACEHOLDER
+{%- else -%}
+{{ part['text'] }}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+<|end|>
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|begin|>assistant: {%- endif -%}
+"""
+
+
+def _part(fields: dict[str, Any]) -> Any:
+    """Returns the configuration of a tower or of a decoder."""
+    return AutoConfig.for_model(**fields)
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n")

@@ -1,0 +1,247 @@
+"""Encoders of images in config.json and in checkpoints: what is read, by which names, and what is refused."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from tests.vision_models import FAMILIES, make_vision_model
+from tests.worker.fakes import Driver
+from tests.worker.vision.images import make_image
+from worker.families.registry import decoder_of, read_model_config
+from worker.families.seeing import SEEING
+from worker.startup.checks import check_stages
+from worker.vision.tower import bucketed_positions
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {family: make_vision_model(tmp_path_factory.mktemp(family), family) for family in FAMILIES}
+
+
+def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any) -> Path:
+    """Copies the files that a configuration is read from, with other fields; None leaves one out. A name with
+    a dot is that of a field of an object."""
+    target.mkdir()
+    for path in folder.glob("*.json"):
+        (target / path.name).write_bytes(path.read_bytes())
+    values = json.loads((target / file).read_text())
+    for name, value in changes.items():
+        *outer, last = name.split("__")
+        place = values
+        for each in outer:
+            place = place[each]
+        place[last] = value
+        if value is None:
+            del place[last]
+    (target / file).write_text(json.dumps(values))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "problem"),
+    [
+        ("llava", {"vision_config__model_type": "dinov2"}, "model_type is .* clip_vision_model, siglip"),
+        ("llava", {"vision_config__hidden_act": "swiglu"}, "hidden_act"),
+        ("llava", {"vision_config__num_channels": 1}, "num_channels"),
+        ("llava", {"vision_config__num_attention_heads": 3}, "must divide hidden_size"),
+        ("llava", {"vision_config__head_dim": 8}, "head_dim is 8"),
+        ("llava", {"vision_config__patch_size": [14, 7]}, "patch_size"),
+        ("llava", {"vision_config__image_size": 7}, "image_size"),
+        ("llava", {"vision_config__pre_norm": True}, "pre_norm"),
+        ("llava", {"vision_feature_layer": 4}, "vision_feature_layer"),
+        ("llava", {"vision_feature_layer": 0}, "vision_feature_layer"),
+        ("llava", {"vision_feature_layer": [-1, 3]}, "each once"),
+        ("llava", {"vision_feature_select_strategy": "cls"}, "vision_feature_select_strategy"),
+        ("llava", {"projector_hidden_act": "swiglu"}, "projector_hidden_act"),
+        ("llava", {"text_config__model_type": "mamba"}, "no decoder of that type"),
+        ("llava", {"text_config__model_type": "opt"}, "no decoder of that type"),
+        ("llava", {"image_grid_pinpoints": [[1, 2]]}, "image_grid_pinpoints"),
+        ("pixtral", {"vision_feature_select_strategy": "default"}, "no class token"),
+        ("pixtral", {"vision_config__rope_parameters__rope_type": "yarn"}, "rope_type"),
+        ("pixtral", {"vision_config__num_attention_heads": 16, "vision_config__head_dim": 2}, "of 4"),
+        ("mistral3", {"vision_feature_layer": [-1, -2]}, "takes one layer"),
+        ("idefics3", {"scale_factor": 3}, "squares of 3"),
+        ("idefics3", {"text_config__use_resampler": True}, "use_resampler"),
+        ("smolvlm", {"vision_config__model_type": "idefics3_vision"}, "smolvlm_vision"),
+        ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
+        ("internvl", {"vision_feature_select_strategy": "full"}, "in no square"),
+        ("internvl", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
+    ],
+)
+def test_fields_that_no_family_has_are_refused(
+    family: str, changes: dict[str, Any], problem: str, folders: dict[str, Path], tmp_path: Path
+):
+    with pytest.raises(StartupError, match=problem):
+        read_model_config(edited(folders[family], tmp_path / "edited", **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"image_mean": [0.5, 0.5]}, "image_mean"),
+        ({"image_mean": None}, "image_mean"),
+        ({"image_std": [0.5, 0.5, 0]}, "image_std"),
+        ({"rescale_factor": "1/255"}, "rescale_factor"),
+    ],
+)
+def test_pixels_that_become_nothing_known_are_refused(
+    changes: dict[str, Any], problem: str, folders: dict[str, Path], tmp_path: Path
+):
+    folder = edited(folders["llava"], tmp_path / "edited", "preprocessor_config.json", **changes)
+    with pytest.raises(StartupError, match=problem):
+        read_model_config(folder)
+
+
+def test_what_pixels_become_is_in_one_of_two_files(folders: dict[str, Path], tmp_path: Path):
+    folder = edited(folders["llava"], tmp_path / "edited")
+    expected = read_model_config(folder).vision
+    processor = folder / "preprocessor_config.json"
+    whole = {"processor_class": "LlavaProcessor", "image_processor": json.loads(processor.read_text())}
+    (folder / "processor_config.json").write_text(json.dumps(whole))
+    processor.unlink()
+    assert read_model_config(folder).vision == expected
+    (folder / "processor_config.json").write_text("{}")
+    with pytest.raises(StartupError, match="holds no preprocessor_config.json"):
+        read_model_config(folder)
+
+
+def test_sizes_that_published_files_leave_out(folders: dict[str, Path], tmp_path: Path):
+    """Those of LLaVA 1.5 say few fields of the decoder, and those of Pixtral few of the tower."""
+    text = {"model_type": "llama", "vocab_size": 32064, "rms_norm_eps": 1e-5, "torch_dtype": "float16"}
+    llava = read_model_config(edited(folders["llava"], tmp_path / "llava", text_config=text))
+    assert (llava.hidden_size, llava.num_layers, llava.num_heads) == (4096, 32, 32)
+    assert llava.decoder == "LlamaForCausalLM" and llava.vocab_size == 32064
+    tower = {"model_type": "pixtral", "image_size": 1024, "patch_size": 16, "rope_theta": 10000.0}
+    tower |= {"is_composition": True, "head_dim": 64, "hidden_act": "silu"}
+    pixtral = read_model_config(edited(folders["pixtral"], tmp_path / "pixtral", vision_config=tower))
+    assert pixtral.vision is not None
+    assert (pixtral.vision.tower.hidden_size, pixtral.vision.tower.num_layers) == (1024, 24)
+    assert pixtral.vision.max_vectors == 4096
+
+
+def test_fields_of_published_files_that_change_nothing(folders: dict[str, Path], tmp_path: Path):
+    """Those of SmolVLM and SmolVLM2."""
+    fields = {"vision_config__use_base_siglip": False, "image_seq_len": 81}
+    expected = read_model_config(folders["smolvlm"])
+    assert read_model_config(edited(folders["smolvlm"], tmp_path / "edited", **fields)) == expected
+
+
+@pytest.mark.parametrize("names", ["", "a model"])
+def test_a_head_that_differs_from_the_embedding_that_it_is_tied_to(
+    names: str, folders: dict[str, Path], tmp_path: Path
+):
+    fields = {"tie_word_embeddings": True, "text_config__tie_word_embeddings": True}
+    folder = edited(folders["llava"], tmp_path / "edited", **fields)
+    tensors = load_file(folders["llava"] / "model.safetensors")
+    for pattern, replacement in RENAMED[names] if names else ():
+        tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
+    assert any(name.endswith("lm_head.weight") for name in tensors)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(StartupError, match="ties the head to the embedding"):
+        Driver(folder, dtype="float32")
+
+
+def test_vectors_that_are_kept_have_memory(folders: dict[str, Path]):
+    vision = Driver(folders["llava"], dtype="float32").runner.backend.model.vision
+    initialize = worker_pb2.Initialize(max_num_batched_tokens=8)
+    assert vision.kept_bytes(initialize) == 16 * 48 * 4
+    initialize.max_num_batched_tokens = 32
+    assert vision.kept_bytes(initialize) == 32 * 48 * 4
+    initialize.encoder_cache_tokens = 100
+    assert vision.kept_bytes(initialize) == 100 * 48 * 4
+
+
+def test_decoders_by_the_type_of_their_configuration():
+    assert decoder_of("qwen3_moe") == "Qwen3MoeForCausalLM"
+    assert decoder_of("gemma3_text") == "Gemma3ForCausalLM"
+    assert decoder_of("gpt2") == "GPT2LMHeadModel"
+    assert [decoder_of(name) for name in ("bert", "gemma4_text", "opt", "")] == [None] * 4
+
+
+RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
+    "a part": ((r"^vision_tower\.", "vision_tower.vision_model."),),
+    "a model": (
+        (r"^language_model\.model\.", "model.language_model."),
+        (r"^language_model\.lm_head", "lm_head"),
+        (r"^(vision_tower|multi_modal_projector)\.", r"model.\1."),
+    ),
+}
+RENAMED["both"] = (*RENAMED["a part"], *RENAMED["a model"])
+
+
+@pytest.mark.parametrize("names", RENAMED)
+def test_names_of_other_versions_of_transformers(names: str, folders: dict[str, Path], tmp_path: Path):
+    """Tensors that nothing reads, of layers behind the last one that is needed, are there under them, too."""
+    folder = edited(folders["llava"], tmp_path / "renamed")
+    tensors = load_file(folders["llava"] / "model.safetensors")
+    for pattern, replacement in RENAMED[names]:
+        tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
+    image = torch.from_numpy(make_image("llava"))
+    found, expected = (Driver(each, dtype="float32") for each in (folder, folders["llava"]))
+    with torch.inference_mode():
+        assert torch.equal(*(each.runner.backend.model.vision(image) for each in (found, expected)))
+
+
+def test_a_tensor_of_the_tower_that_is_missing_or_unknown_is_named(folders: dict[str, Path], tmp_path: Path):
+    folder = edited(folders["llava"], tmp_path / "edited")
+    tensors = load_file(folders["llava"] / "model.safetensors")
+    bias = tensors.pop("vision_tower.encoder.layers.1.mlp.fc1.bias")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(StartupError, match=r"encoder\.layers\.1\.mlp\.fc1\.bias"):
+        Driver(folder)
+    save_file(
+        tensors | {"vision_tower.encoder.layers.1.mlp.fc1.bias": bias, "odd": bias.clone()},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(StartupError, match="odd"):
+        Driver(folder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_weights_and_integers(family: str, folders: dict[str, Path]):
+    """--load-format dummy; --quantization int8, which rounds the products of the tower as those of the
+    decoder."""
+    image = torch.from_numpy(make_image(family))
+    for changes in ({"load_format": "dummy"}, {"quantization": "int8", "dtype": "bfloat16"}):
+        driver = Driver(folders[family], block_size=16, **changes)
+        with torch.inference_mode():
+            found = driver.runner.backend.model.vision(image)  # type: ignore[attr-defined]
+        assert found.isfinite().all()
+        assert driver.ready.max_item_vectors >= len(found) > 0
+
+
+def test_stages_do_not_encode(folders: dict[str, Path]):
+    config = read_model_config(folders["llava"])
+    check_stages(config, 1)
+    with pytest.raises(StartupError, match="encodes images"):
+        check_stages(config, 2)
+
+
+def test_every_family_is_tested():
+    made = {f"{each['class']}ForConditionalGeneration" for each in FAMILIES.values()}
+    assert made == SEEING.keys()
+
+
+def test_positions_of_a_side_that_is_no_power_of_two():
+    """Fractions of a side are rounded: some patches share a row of the table."""
+    assert bucketed_positions(4).tolist() == list(range(16))
+    assert len(set(bucketed_positions(26).tolist())) <= 26**2
+
+
+def test_adapters_of_the_tower_are_known_as_such(folders: dict[str, Path], checkpoint: Callable[..., Path]):
+    driver = Driver(folders["llava"])
+    targets = driver.runner.backend.model.target_modules  # type: ignore[attr-defined]
+    assert not any("vision" in module or "projector" in module for module in targets.targets)
+    assert targets.is_unsupported("multi_modal_projector.linear_1")
+    plain = Driver(checkpoint("llama", num_hidden_layers=2))
+    expected = plain.runner.backend.model.target_modules.targets  # type: ignore[attr-defined]
+    assert targets.targets.keys() == expected.keys()

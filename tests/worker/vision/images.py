@@ -1,0 +1,113 @@
+"""Images for the tests of encoders: items as the frontend makes them, and what transformers makes of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModelForImageTextToText
+from transformers.image_transforms import normalize, rescale
+
+from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, MediaItem
+from pagewire.ipc.columns import pack_u32
+from pagewire.media import media_digest
+from tests.vision_models import FAMILIES
+from tests.worker.fakes import Driver
+
+Pixels = npt.NDArray[np.uint8]
+SIZES: dict[str, tuple[tuple[int, int], ...]] = {
+    "llava": ((56, 56),),
+    "pixtral": ((24, 40), (64, 8), (16, 16)),
+    "mistral3": ((32, 48), (16, 64), (48, 48)),
+    "idefics3": ((32, 32),),
+    "smolvlm": ((32, 32),),
+    "internvl": ((28, 28),),
+}
+"""Of images, in pixels: height, width."""
+
+
+def make_image(family: str, number: int = 0) -> Pixels:
+    """Returns one of a family's images, [height, width, 3]."""
+    size = SIZES[family][number % len(SIZES[family])]
+    return np.random.default_rng(number).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def item_of(image: Pixels, positions: Sequence[int]) -> MediaItem:
+    data, shape = image.tobytes(), image.shape
+    digest = media_digest(MEDIA_KIND_IMAGE, shape, data)
+    return MediaItem(
+        kind=MEDIA_KIND_IMAGE, shape=shape, data=data, digest=digest, positions=pack_u32(positions)
+    )
+
+
+def prompt_of(
+    driver: Driver, parts: Sequence[list[int] | Pixels], placeholder: int
+) -> tuple[list[int], list[MediaItem]]:
+    """Returns the ids of a prompt of token ids and images, and its items."""
+    ids, items = list[int](), list[MediaItem]()
+    vision = driver.runner.backend.model.vision  # type: ignore[attr-defined]
+    for part in parts:
+        if isinstance(part, list):
+            ids += part
+            continue
+        count = vision.config.num_vectors(*part.shape[:2])
+        items.append(item_of(part, range(len(ids), len(ids) + count)))
+        ids += [placeholder] * count
+    return ids, items
+
+
+class Judge:
+    """A model of transformers."""
+
+    def __init__(self, folder: Path, family: str) -> None:
+        self.family, self._images = family, FAMILIES[family]["images"]
+        self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+        config = self.model.config
+        self.placeholder: int = config.image_token_id
+
+    def pixel_values(self, image: Pixels) -> torch.Tensor:
+        """[height, width, 3] -> [3, height, width] float32, by the steps of its processors."""
+        scaled = rescale(image.transpose(2, 0, 1), self._images["rescale_factor"])
+        mean, std = self._images["image_mean"], self._images["image_std"]
+        return torch.from_numpy(normalize(scaled, mean, std, input_data_format="channels_first"))
+
+    def inputs(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """What the model's methods take of images, padded to the size of the largest one."""
+        values = [self.pixel_values(image) for image in images]
+        height, width = (max(each.shape[axis] for each in values) for axis in (1, 2))
+        padded = torch.zeros(len(values), 3, height, width)
+        for target, each in zip(padded, values, strict=True):
+            target[:, : each.shape[1], : each.shape[2]] = each
+        if self.family in ("idefics3", "smolvlm"):
+            return {"pixel_values": padded[None]}
+        if self.family in ("pixtral", "mistral3"):
+            sizes = torch.tensor([each.shape[1:] for each in values])
+            return {"pixel_values": padded, "image_sizes": sizes}
+        return {"pixel_values": padded}
+
+    @torch.inference_mode()
+    def vectors(self, image: Pixels) -> torch.Tensor:
+        """[n, E] of one image."""
+        found = self.model.model.get_image_features(**self.inputs([image])).pooler_output
+        return torch.cat([each.reshape(-1, each.shape[-1]) for each in found])
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int], images: Sequence[Pixels]) -> torch.Tensor:
+        """[T, V]."""
+        logits: torch.Tensor = self.model(input_ids=torch.tensor([ids]), **self.inputs(images)).logits[0]
+        return logits
+
+    @torch.inference_mode()
+    def greedy(self, ids: list[int], images: Sequence[Pixels], count: int) -> list[int]:
+        found = self.model.generate(
+            input_ids=torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            **self.inputs(images),
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=[],
+        )
+        tokens: list[int] = found[0, len(ids) :].tolist()
+        return tokens

@@ -1,0 +1,184 @@
+"""Models that see images: the vectors and logits of transformers, and the same bits however work is cut."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.vision_models import FAMILIES
+from tests.worker.fakes import DrivenSequence, Driver
+from tests.worker.vision.images import SIZES, Judge, make_image, prompt_of
+from worker.vision.pixels import normalized
+
+SIGLIP = {"model_type": "siglip_vision_model", "image_size": 56, "patch_size": 14}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: (family, {}) for family in FAMILIES},
+    "llava, SigLIP, all of its vectors, the last layer": (
+        "llava",
+        {"vision": SIGLIP, "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+    ),
+    "llava, SigLIP without its first vector, edges that no patch has": (
+        "llava",
+        {"vision": SIGLIP | {"patch_size": 13}, "vision_feature_layer": 1},
+    ),
+    "llava, two layers side by side, the class token, no biases": (
+        "llava",
+        {"vision_feature_layer": [-1, -3], "vision_feature_select_strategy": "full"}
+        | {"multimodal_projector_bias": False, "projector_hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "llava, exact gelu, Qwen3": (
+        "llava",
+        {"vision": {"hidden_act": "gelu"}, "text": {"model_type": "qwen3", "head_dim": 16}},
+    ),
+    "llava, Gemma, which scales what stands for tokens": (
+        "llava",
+        {"text": {"model_type": "gemma", "head_dim": 16}, "tie_word_embeddings": True},
+    ),
+    "llava, Gemma 3, which scales tokens alone": (
+        "llava",
+        {
+            "text": {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 9},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "pixtral, silu, other angles": (
+        "pixtral",
+        {"vision": {"hidden_act": "silu", "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0}}},
+    ),
+    "mistral3, biases, a layer below, tied": (
+        "mistral3",
+        {"multimodal_projector_bias": True, "vision_feature_layer": -2, "tie_word_embeddings": True},
+    ),
+    "smolvlm, larger squares, tied": ("smolvlm", {"scale_factor": 8, "tie_word_embeddings": True}),
+    "idefics3, a side that is no power of two": (
+        "idefics3",
+        {"vision": {"patch_size": 3, "image_size": 32}, "scale_factor": 5},
+    ),
+    "internvl, norms of heads, root mean squares, a norm behind, Qwen3": (
+        "internvl",
+        {
+            "vision": {"use_qk_norm": True, "norm_type": "rms_norm", "use_mean_pooling": False}
+            | {"attention_bias": False},
+            "text": {"model_type": "qwen3", "head_dim": 16},
+        },
+    ),
+    "internvl, single patches, a layer below, no positions": (
+        "internvl",
+        {"downsample_ratio": 1.0, "vision_feature_layer": -2}
+        | {"vision": {"use_absolute_position_embeddings": False}},
+    ),
+}
+TEXT, MORE = [5, 100, 317, 210, 7, 3, 12], [9, 0, 160]
+Logits = list[torch.Tensor]
+
+
+def run(driver: Driver, *prompts: list[Any], placeholder: int = 320, count: int = 4) -> list[DrivenSequence]:
+    """Returns the sequences of prompts, each a list of token ids and images."""
+    made = [prompt_of(driver, parts, placeholder) for parts in prompts]
+    sequences = [driver.add(ids, count, media=items)[0] for ids, items in made]
+    driver.run()
+    return sequences
+
+
+def assert_same(found: DrivenSequence, expected: DrivenSequence) -> None:
+    assert len(found.logits) == len(expected.logits) > 0
+    assert all(map(torch.equal, found.logits, expected.logits))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_as_transformers(variant: str, vision_model: Callable[..., Path]):
+    """Vectors, logits of a prompt with two images, one at its end, and greedy tokens."""
+    family, changes = VARIANTS[variant]
+    folder = vision_model(family, **changes)
+    judge, driver = Judge(folder, family), Driver(folder, dtype="float32", budget=11)
+    model = driver.runner.backend.model  # type: ignore[attr-defined]
+    images = [make_image(family, number) for number in range(3)]
+    for image in images:
+        expected, pixels = judge.vectors(image), torch.from_numpy(image)
+        values = normalized(pixels, model.vision._table).permute(2, 0, 1)
+        assert torch.equal(values, judge.pixel_values(image))
+        with torch.inference_mode():
+            found = model.vision(pixels)
+        assert len(found) == model.vision.config.num_vectors(*image.shape[:2])
+        assert (found - expected).abs().max() < 1e-4 * (expected.max() - expected.min())
+    parts = [TEXT, images[0], MORE, images[1]]
+    ids, _ = prompt_of(driver, parts, judge.placeholder)
+    [sequence] = run(driver, parts, placeholder=judge.placeholder, count=6)
+    expected = judge.logits(ids, images[:2])[-1]
+    assert (sequence.logits[0] - expected).abs().max() < 1e-4 * (expected.max() - expected.min())
+    assert sequence.output == judge.greedy(ids, images[:2], 6)
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bits_do_not_depend_on_the_step(family: str, dtype: str, vision_model: Callable[..., Path]):
+    """Alone, in chunks that cut images, beside other prompts, encoded before, preempted and forked."""
+    folder, images = vision_model(family), [make_image(family, number) for number in range(3)]
+    settings = {"dtype": dtype, "block_size": 16}
+    prompt = [TEXT, images[0], MORE, images[1], MORE]
+    others: list[list[Any]] = [[images[2], TEXT], [TEXT], [TEXT, images[0]]]
+    [alone] = run(Driver(folder, **settings), prompt)
+    for budget in (1, 5, 13):
+        assert_same(run(Driver(folder, budget=budget, **settings), prompt)[0], alone)
+    driver = Driver(folder, budget=17, **settings)
+    assert_same(run(driver, *others, prompt)[-1], alone)
+    assert_same(run(driver, prompt)[0], alone)  # all is encoded
+    driver = Driver(folder, budget=9, **settings)
+    ids, items = prompt_of(driver, prompt, 320)
+    [sequence] = driver.add(ids, 4, media=items)
+    driver.step()
+    driver.preempt(sequence)
+    driver.run()
+    assert_same(sequence, alone)
+    driver = Driver(folder, **settings)
+    forks = driver.add(ids, 4, n=3, media=items)
+    driver.run()
+    for fork in forks:
+        assert_same(fork, alone)
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bits_do_not_depend_on_threads(family: str, threads: int, vision_model: Callable[..., Path]):
+    driver = Driver(vision_model(family), dtype="bfloat16", block_size=16)
+    vision = driver.runner.backend.model.vision  # type: ignore[attr-defined]
+    image = torch.from_numpy(make_image(family))
+    with torch.inference_mode():
+        expected = vision(image)
+        torch.set_num_threads(threads)
+        assert torch.equal(vision(image), expected)
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_has_the_bits_of_the_text_model(family: str, vision_model: Callable[..., Path], tmp_path: Path):
+    folder = vision_model(family)
+    alone = tmp_path / "text"
+    save_decoder(Judge(folder, family).model, alone)
+    settings = {"dtype": "bfloat16", "block_size": 16}
+    [found] = run(Driver(folder, **settings), [TEXT + MORE])
+    [expected] = run(Driver(alone, **settings), [TEXT + MORE])
+    assert_same(found, expected)
+
+
+def save_decoder(model: Any, folder: Path) -> None:
+    """Writes the decoder of a model that sees images as a checkpoint of its own."""
+    made = AutoModelForCausalLM.from_config(model.config.text_config)
+    inner = getattr(model.model, "language_model", None) or model.model.text_model
+    made.model.load_state_dict(inner.state_dict())
+    made.lm_head.load_state_dict(model.lm_head.state_dict())
+    made.save_pretrained(folder)
+
+
+def test_sizes_that_no_encoder_takes_become_no_vectors(vision_model: Callable[..., Path]):
+    assert SIZES.keys() == FAMILIES.keys()
+    for family, (height, width) in (("llava", (42, 42)), ("pixtral", (24, 41)), ("mistral3", (24, 32))):
+        driver = Driver(vision_model(family), dtype="float32")
+        vision = driver.runner.backend.model.vision  # type: ignore[attr-defined]
+        with torch.inference_mode():
+            assert vision(torch.zeros(height, width, 3, dtype=torch.uint8)).shape == (0, 48)

@@ -1,0 +1,107 @@
+"""Configuration of an encoder of images (worker.vision). Needs no torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelsConfig:
+    """What a processor does to pixels of 8 bits: (pixel * scale - mean) / std, channel by channel."""
+
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerConfig:
+    """A transformer over patches of an image, which see one another."""
+
+    kind: str  # model_type of vision_config
+    hidden_size: int
+    num_layers: int  # blocks of the checkpoint
+    num_heads: int
+    intermediate_size: int
+    activation: str
+    norm_eps: float
+    patch_size: int  # pixels of a side
+    image_size: int  # pixels of a side of every image
+    any_size: bool = False  # images are of any size that is a multiple of the patch size
+    patch_bias: bool = False
+    class_token: bool = False  # a learned vector stands before the patches
+    learned_positions: bool = False  # a vector for each patch, and for the class token
+    buckets_positions: bool = False  # a patch's row of that table is computed from fractions of a side
+    rotary_theta: float | None = None  # rows and columns rotate queries and keys; None: they do not
+    rms_norms: bool = False  # root mean squares in place of layer norms, but for the last norm
+    first_norm: bool = False  # before the first block
+    last_norm: bool = False  # behind the last one
+    qkv_bias: bool = True
+    output_bias: bool = True
+    mlp_bias: bool = True
+    gated: bool = False  # down(f(gate(x)) * up(x)), else down(f(up(x)))
+    head_norms: bool = False  # of all queries together, and of all keys
+    channel_scales: bool = False  # what a part of a block adds is multiplied by a learned vector
+    stored_as_batch: bool = False  # checkpoints have the class token and the positions as a batch of one
+
+    @property
+    def patches_per_side(self) -> int:
+        """Of an image; of the largest one that was trained with, where images are of any size."""
+        return self.image_size // self.patch_size
+
+    @property
+    def head_dim(self) -> int:
+        """D."""
+        return self.hidden_size // self.num_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectorConfig:
+    """What makes vectors of a decoder of those of a tower: squares of patches become one vector, then
+
+    linear(norm(x)), or linear(f(linear(norm(x))))
+    """
+
+    merge: int = 1  # patches of a side of a square
+    merged_by_channel: bool = False  # in a square the values of a channel stand side by side
+    tower_norm_eps: float | None = None  # of a root-mean-square norm before squares are made; None: none
+    merging_linear: bool = False  # a square becomes a vector of the tower's width first
+    layer_norm_eps: float | None = None  # of a layer norm of squares; None: none
+    activation: str | None = None  # None: one linear layer
+    bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig:
+    """An encoder of images."""
+
+    pixels: PixelsConfig
+    tower: TowerConfig
+    projector: ProjectorConfig
+    features: tuple[int, ...]  # outputs that the projector reads side by side: behind so many blocks
+    drops_first: bool = False  # the projector does not read the first vector of the tower
+
+    @property
+    def num_layers(self) -> int:
+        """Blocks of the tower whose output something reads: those behind them are not loaded."""
+        return max(self.features)
+
+    @property
+    def max_vectors(self) -> int:
+        """The most vectors of an image, where images have one size; else those of the largest one that was
+        trained with."""
+        side = self.tower.image_size - self.tower.image_size % self.tower.patch_size
+        if self.tower.any_size:
+            side -= side % (self.tower.patch_size * self.projector.merge)
+        return self._num_vectors(side, side)
+
+    def num_vectors(self, height: int, width: int) -> int:
+        """Returns how many vectors an image of so many pixels becomes; 0: the encoder does not take it."""
+        tower, side = self.tower, self.tower.patch_size * self.projector.merge
+        if tower.any_size:
+            return 0 if height % side or width % side else self._num_vectors(height, width)
+        fits = (height, width) == (tower.image_size, tower.image_size)
+        return self._num_vectors(height, width) if fits else 0
+
+    def _num_vectors(self, height: int, width: int) -> int:
+        size = self.tower.patch_size
+        states = (height // size) * (width // size) + self.tower.class_token - self.drops_first
+        return states // self.projector.merge**2

@@ -1,0 +1,299 @@
+"""Encoders of images beside decoders of any family.
+
+    LLaVA                CLIP, SigLIP or Pixtral's tower, and a feed-forward part
+    Mistral 3            Pixtral's tower, and squares of patches before the feed-forward part
+    Idefics3, SmolVLM    SigLIP with a norm behind it, squares of patches, and one linear layer
+    InternVL             InternViT, squares of patches, a norm, and a feed-forward part
+
+An entry says how fields of config.json are read and what the checkpoint calls the parts.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pagewire.checkpoints.files import read_object
+from pagewire.errors import StartupError
+from worker.config.decoder import DecoderConfig, DecoderFamily
+from worker.config.hf_config import WHAT, Fields, read_activation
+from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
+from worker.families.towers import BUCKETING_SIGLIP, CLIP, INTERN_VIT, PIXTRAL, SIGLIP, TowerFamily
+
+Names = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeeingFamily:
+    """One architecture of an encoder of images and a decoder."""
+
+    towers: Mapping[str, TowerFamily]
+    """By model_type of vision_config; the first one where that is not said."""
+    read: Callable[[Fields, TowerConfig, DecoderConfig], dict[str, Any]]
+    """From config.json: the fields of VisionConfig but for pixels and tower. Raises StartupError."""
+    decoder: str
+    """model_type of text_config where that is not said."""
+    tower: str
+    """Path of the tower in the checkpoint."""
+    projector: Names
+    """Path of a layer of the projector -> modules of the checkpoint."""
+    text: tuple[str, str]
+    """Pattern in names of a decoder's modules, and what stands for it in this checkpoint."""
+    spellings: tuple[Mapping[str, str], ...] = ()
+    """Prefixes of names, and what stands for them in some checkpoints that have all tensors under these."""
+    harmless: Collection[str] = ()
+    """Fields of config.json that change nothing, besides those that all families have."""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of text_config of which one value is supported."""
+    harmless_of_text: Collection[str] = ()
+    """Fields of text_config that change nothing."""
+
+    def read_vision(self, whole: Fields, folder: Path, decoder: DecoderConfig) -> VisionConfig:
+        """Reads the encoder's configuration. whole: config.json. folder: of the checkpoint. Raises
+        StartupError."""
+        fields, first = whole.object("vision_config"), next(iter(self.towers))
+        kind = fields.text("model_type", first)
+        if kind not in self.towers:
+            raise fields.wrong("model_type", f"only these are known: {', '.join(self.towers)}")
+        tower = self.towers[kind].read_all(fields, kind)
+        return VisionConfig(pixels=read_pixels(folder), tower=tower, **self.read(whole, tower, decoder))
+
+    def names_of(self, vision: VisionConfig, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
+        """Returns the names of all layers."""
+        tower = self.towers[vision.tower.kind].names
+        return {
+            **self.text_names(decoder.names),
+            **{
+                f"vision.tower.{path}": tuple(f"{self.tower}.{module}" for module in modules)
+                for path, modules in tower.items()
+            },
+            **{f"vision.projector.{path}": modules for path, modules in self.projector.items()},
+        }
+
+    def text_names(self, names: Names) -> dict[str, tuple[str, ...]]:
+        """Returns the names of a decoder as this checkpoint has them."""
+        return {path: tuple(re.sub(*self.text, name) for name in modules) for path, modules in names.items()}
+
+    def unused_of(self, vision: VisionConfig, decoder: DecoderFamily) -> str:
+        """Returns the pattern of the tensors that the model does not need."""
+        family, tower = self.towers[vision.tower.kind], vision.tower
+        behind = "|".join(map(str, range(vision.num_layers, tower.num_layers)))
+        layers = rf"{family.layers}\.(?:{behind})\..+|" if behind else ""
+        parts = rf"(?:model\.)?{re.escape(self.tower)}\.(?:vision_model\.)?(?:{layers}{family.unused})"
+        return rf"{parts}|(?:language_model\.)?(?:{decoder.unused})"
+
+
+def _behind(whole: Fields, name: str, default: int, num_layers: int) -> tuple[int, ...]:
+    """Returns behind how many blocks the outputs are that a field names, one or several, as transformers
+    numbers hidden states: 0 is the input of the first block, -1 the output of the last one."""
+    value = whole.value(name) if whole.has(name) else default
+    found = []
+    for layer in value if isinstance(value, list) else [value]:
+        if type(layer) is not int or not -num_layers <= layer <= num_layers or layer == 0:
+            raise whole.wrong(name, f"must be a block's number, or a list of these, of {num_layers} blocks")
+        found.append(layer if layer > 0 else num_layers + 1 + layer)
+    if not found or len(set(found)) < len(found):
+        raise whole.wrong(name, "must name blocks, each once")
+    return tuple(found)
+
+
+def _drops_first(whole: Fields) -> bool:
+    strategy = whole.text("vision_feature_select_strategy", "default")
+    if strategy not in ("default", "full"):
+        raise whole.wrong("vision_feature_select_strategy", "only these are known: default, full")
+    return strategy == "default"
+
+
+def _read_llava(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    drops_first = _drops_first(whole)
+    if drops_first and tower.any_size:
+        raise whole.wrong("vision_feature_select_strategy", f"a tower {tower.kind} has no class token")
+    return {
+        "features": _behind(whole, "vision_feature_layer", -2, tower.num_layers),
+        "drops_first": drops_first,
+        "projector": ProjectorConfig(
+            activation=read_activation(whole, "projector_hidden_act", "gelu"),
+            bias=whole.boolean("multimodal_projector_bias", True),
+        ),
+    }
+
+
+def _read_mistral3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    features = _behind(whole, "vision_feature_layer", -1, tower.num_layers)
+    if len(features) > 1:
+        raise whole.wrong("vision_feature_layer", "the norm behind it takes one layer")
+    return {
+        "features": features,
+        "projector": ProjectorConfig(
+            merge=whole.integer("spatial_merge_size", 2, most=_MOST_MERGED),
+            merged_by_channel=True,
+            tower_norm_eps=decoder.norm_eps,
+            merging_linear=True,
+            activation=read_activation(whole, "projector_hidden_act", "gelu"),
+            bias=whole.boolean("multimodal_projector_bias", False),
+        ),
+    }
+
+
+def _read_idefics3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    merge = whole.integer("scale_factor", 2, most=_MOST_MERGED)
+    _check_squares(whole, "scale_factor", merge, tower)
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(merge=merge, bias=False),
+    }
+
+
+def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    if not _drops_first(whole):
+        raise whole.wrong("vision_feature_select_strategy", "the class token is in no square of patches")
+    features = _behind(whole, "vision_feature_layer", -1, tower.num_layers)
+    if len(features) > 1 or (tower.last_norm and features[0] != tower.num_layers):
+        raise whole.wrong("vision_feature_layer", "only one layer is read, the last one where a norm follows")
+    ratio = whole.number("downsample_ratio", 0.5)
+    merge = round(1 / ratio) if ratio <= 1 else 0
+    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
+        raise whole.wrong("downsample_ratio", f"must be 1 / n, n from 1 to {_MOST_MERGED}")
+    _check_squares(whole, "downsample_ratio", merge, tower)
+    return {
+        "features": features,
+        "drops_first": True,
+        "projector": ProjectorConfig(
+            merge=merge,
+            layer_norm_eps=1e-5,
+            activation=read_activation(whole, "projector_hidden_act", "gelu"),
+        ),
+    }
+
+
+_MOST_MERGED = 64
+"""Patches of a side of a square."""
+
+
+def _check_squares(whole: Fields, name: str, merge: int, tower: TowerConfig) -> None:
+    if tower.patches_per_side % merge:
+        raise whole.wrong(name, f"{tower.patches_per_side} patches of a side are not squares of {merge}")
+
+
+def read_pixels(folder: Path) -> PixelsConfig:
+    """Reads what processors do to pixels: `preprocessor_config.json`, or a part of `processor_config.json`.
+    Raises StartupError."""
+    name = "preprocessor_config.json"
+    values = read_object(folder, name, WHAT)
+    if values is None:
+        name, whole = "processor_config.json", read_object(folder, "processor_config.json", WHAT)
+        values = (whole or {}).get("image_processor")
+    if not isinstance(values, dict):
+        raise StartupError(WHAT, f"{folder} holds no preprocessor_config.json, which says what pixels become")
+    fields = Fields(values, name)
+    scale = fields.number("rescale_factor", 1 / 255) if fields.boolean("do_rescale", True) else 1.0
+    if not fields.boolean("do_normalize", True):
+        return PixelsConfig(scale=scale, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    mean, std = (_read_channels(fields, each) for each in ("image_mean", "image_std"))
+    if min(std) <= 0:
+        raise fields.wrong("image_std", "must be greater than 0")
+    return PixelsConfig(scale=scale, mean=mean, std=std)
+
+
+def _read_channels(fields: Fields, name: str) -> tuple[float, float, float]:
+    value = fields.value(name)
+    if isinstance(value, list) and len(value) == 3 and all(type(each) in (int, float) for each in value):
+        return float(value[0]), float(value[1]), float(value[2])
+    raise fields.wrong(name, "must be three numbers, of red, green and blue")
+
+
+_MLP = {"up": ("multi_modal_projector.linear_1",), "down": ("multi_modal_projector.linear_2",)}
+_IN_A_MODEL = {
+    "language_model.model.": "model.language_model.",
+    "language_model.lm_head": "lm_head",
+    "vision_tower.": "model.vision_tower.",
+    "multi_modal_projector.": "model.multi_modal_projector.",
+}
+_IN_A_PART = {"vision_tower.": "vision_tower.vision_model."}
+_SPELLINGS = (_IN_A_PART, _IN_A_MODEL, _IN_A_MODEL | {"vision_tower.": "model.vision_tower.vision_model."})
+_OF_IMAGES = "image_token_index", "image_token_id", "image_seq_length", "image_seq_len", "ignore_index"
+LLAVA = SeeingFamily(
+    towers={"clip_vision_model": CLIP, "siglip_vision_model": SIGLIP, "pixtral": PIXTRAL},
+    read=_read_llava,
+    decoder="llama",
+    tower="vision_tower",
+    projector=_MLP,
+    text=("^", "language_model."),
+    spellings=_SPELLINGS,
+    harmless=(*_OF_IMAGES, "vocab_size"),
+    harmless_of_text=("is_composition",),
+)
+MISTRAL3 = SeeingFamily(
+    towers={"pixtral": PIXTRAL},
+    read=_read_mistral3,
+    decoder="mistral",
+    tower="vision_tower",
+    projector=_MLP
+    | {
+        "norm": ("multi_modal_projector.norm",),
+        "merging": ("multi_modal_projector.patch_merger.merging_layer",),
+    },
+    text=("^", "language_model."),
+    spellings=_SPELLINGS,
+    harmless=_OF_IMAGES,
+    harmless_of_text=("is_composition",),
+)
+_OLD_SWITCHES = {"use_resampler": False, "qk_layer_norms": False, "rope_interleaved": False}
+IDEFICS3 = SeeingFamily(
+    towers={"idefics3_vision": BUCKETING_SIGLIP, "idefics3": BUCKETING_SIGLIP},
+    read=_read_idefics3,
+    decoder="llama",
+    tower="model.vision_model",
+    projector={"up": ("model.connector.modality_projection.proj",)},
+    text=(r"^model\.", "model.text_model."),
+    harmless=(
+        *_OF_IMAGES,
+        "vocab_size",
+        "_pad_token_id",
+        "transformers.js_config",
+        "use_reentrant_checkpointing",
+    ),
+    only=_OLD_SWITCHES,
+    harmless_of_text=(
+        *("perceiver_config", "pixel_shuffle_factor", "neftune_noise_alpha", "is_llama_config"),
+        *("transformers.js_config", "_flash_attn_2_enabled"),
+    ),
+)
+SMOLVLM = replace(IDEFICS3, towers={"smolvlm_vision": BUCKETING_SIGLIP, "smolvlm": BUCKETING_SIGLIP})
+INTERNVL = SeeingFamily(
+    towers={"internvl_vision": INTERN_VIT},
+    read=_read_internvl,
+    decoder="qwen2",
+    tower="vision_tower",
+    projector=_MLP | {"layer_norm": ("multi_modal_projector.layer_norm",)},
+    text=("^", "language_model."),
+    spellings=(_IN_A_MODEL,),
+    harmless=_OF_IMAGES,
+)
+SEEING = {
+    "Idefics3ForConditionalGeneration": IDEFICS3,
+    "InternVLForConditionalGeneration": INTERNVL,
+    "LlavaForConditionalGeneration": LLAVA,
+    "Mistral3ForConditionalGeneration": MISTRAL3,
+    "SmolVLMForConditionalGeneration": SMOLVLM,
+}
+"""By the names that config.json gives under `architectures`."""
+DEFAULT_SIZES: dict[str, dict[str, int]] = {
+    "llama": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
+    "mistral": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+}
+"""Fields of text_config that checkpoints leave out where they have the values of the class, by model_type."""

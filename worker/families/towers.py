@@ -1,0 +1,255 @@
+"""Towers of encoders of images: how `vision_config` is read, and what checkpoints call their parts.
+
+CLIP         a class token, learned positions, a norm before the blocks
+SigLIP       learned positions; a norm behind the blocks where all of the tower is read
+Pixtral      images of any size, rotary positions by row and column, parts as Llama has them
+InternViT    a class token, learned positions, scales of what each part of a block adds
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from worker.config.hf_config import HARMLESS, MAX_LAYERS, MOST, Fields, read_activation
+from worker.config.vision import TowerConfig
+
+_OF_ANY_TOWER = ("projection_dim", "initializer_factor", "logit_scale_init_value", "vocab_size", "head_dim")
+"""Fields that change nothing for a tower."""
+_MOST_PATCHES = 1 << 16
+"""Of an image. Each has a row in the table of positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerFamily:
+    """A tower, by the model_type of its configuration."""
+
+    read: Callable[[Fields, dict[str, Any]], TowerConfig]
+    """From vision_config and the fields that all towers have. Raises StartupError."""
+    sizes: Mapping[str, int]
+    """Of fields that are not said."""
+    activation: str
+    """The same."""
+    names: Mapping[str, tuple[str, ...]]
+    """Path of a layer -> modules of the checkpoint, both from the tower on."""
+    layers: str
+    """Path of the blocks in the checkpoint, from the tower on, as a pattern."""
+    unused: str = r"(?!)"
+    """Pattern of tensors that the model does not need, from the tower on."""
+    harmless: Collection[str] = ()
+    """Fields that change nothing."""
+
+    def read_all(self, fields: Fields, kind: str) -> TowerConfig:
+        """Reads vision_config. kind: its model_type. Raises StartupError."""
+        fields.expect("num_channels", 3)
+        tower = self.read(fields, {"kind": kind, **self._read_sizes(fields)})
+        fields.refuse_unknown({*HARMLESS, *_OF_ANY_TOWER, *self.harmless})
+        return tower
+
+    def _read_sizes(self, fields: Fields) -> dict[str, Any]:
+        width, heads = (
+            fields.integer(name, self.sizes[name]) for name in ("hidden_size", "num_attention_heads")
+        )
+        if width % heads:
+            raise fields.wrong("num_attention_heads", f"must divide hidden_size ({width})")
+        if fields.has("head_dim") and fields.integer("head_dim") != width // heads:
+            raise fields.wrong("head_dim", f"must be hidden_size / num_attention_heads ({width // heads})")
+        layers = fields.integer("num_hidden_layers", self.sizes["num_hidden_layers"], most=MAX_LAYERS)
+        patch_size = _read_side(fields, "patch_size", self.sizes["patch_size"])
+        image_size = _read_side(fields, "image_size", self.sizes["image_size"])
+        if not patch_size <= image_size <= patch_size * _MOST_PATCHES**0.5:
+            raise fields.wrong("image_size", f"must be {patch_size} to {256 * patch_size}")
+        return {
+            "hidden_size": width,
+            "num_heads": heads,
+            "num_layers": layers,
+            "intermediate_size": fields.integer("intermediate_size", self.sizes["intermediate_size"]),
+            "activation": read_activation(fields, "hidden_act", self.activation),
+            "patch_size": patch_size,
+            "image_size": image_size,
+        }
+
+
+def _read_side(fields: Fields, name: str, default: int) -> int:
+    """Returns pixels of a side of a square: one number, or two that are equal."""
+    value = fields.value(name)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
+        value = value[0]
+    value = default if value is None else value
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise fields.wrong(name, "must be a number of pixels, or a list of two that are equal")
+    return value
+
+
+def _read_clip(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    return TowerConfig(
+        **sizes,
+        norm_eps=fields.number("layer_norm_eps", 1e-5),
+        class_token=True,
+        learned_positions=True,
+        first_norm=True,
+    )
+
+
+_ENCODER_LAYER = "encoder.layers.{layer}"
+_SIGLIP_NAMES = {
+    "patches": ("embeddings.patch_embedding",),
+    "positions": ("embeddings.position_embedding.weight",),
+    "blocks.{layer}.attention_norm": (f"{_ENCODER_LAYER}.layer_norm1",),
+    "blocks.{layer}.attention.qkv": tuple(f"{_ENCODER_LAYER}.self_attn.{part}_proj" for part in "qkv"),
+    "blocks.{layer}.attention.output": (f"{_ENCODER_LAYER}.self_attn.out_proj",),
+    "blocks.{layer}.mlp_norm": (f"{_ENCODER_LAYER}.layer_norm2",),
+    "blocks.{layer}.mlp.up": (f"{_ENCODER_LAYER}.mlp.fc1",),
+    "blocks.{layer}.mlp.down": (f"{_ENCODER_LAYER}.mlp.fc2",),
+    "last_norm": ("post_layernorm",),
+}
+_CLIP_SIZES = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 32,
+}
+_NOT_BEHIND = r"post_layernorm\..+|embeddings\.position_ids"
+CLIP = TowerFamily(
+    read=_read_clip,
+    sizes=_CLIP_SIZES,
+    activation="quick_gelu",
+    names=_SIGLIP_NAMES | {"class_token": ("embeddings.class_embedding",), "first_norm": ("pre_layrnorm",)},
+    layers=r"encoder\.layers",
+    unused=_NOT_BEHIND,
+)
+
+
+def _read_siglip(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    eps = fields.number("layer_norm_eps", 1e-6)
+    return TowerConfig(**sizes, norm_eps=eps, patch_bias=True, learned_positions=True)
+
+
+def _read_bucketing_siglip(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    return replace(_read_siglip(fields, sizes), last_norm=True, buckets_positions=True)
+
+
+SIGLIP = TowerFamily(
+    read=_read_siglip,
+    sizes=_CLIP_SIZES | {"patch_size": 16},
+    activation="gelu_pytorch_tanh",
+    names=_SIGLIP_NAMES,
+    layers=r"encoder\.layers",
+    unused=rf"head\..+|{_NOT_BEHIND}",
+    harmless=("vision_use_head",),
+)
+BUCKETING_SIGLIP = TowerFamily(
+    read=_read_bucketing_siglip,
+    sizes=_CLIP_SIZES | {"hidden_size": 1152, "num_attention_heads": 16},
+    activation="gelu_pytorch_tanh",
+    names=_SIGLIP_NAMES,
+    layers=r"encoder\.layers",
+    unused=r"embeddings\.position_ids",
+    harmless=("max_image_size", "size", "tie_word_embeddings", "use_base_siglip"),
+)
+"""That of Idefics3 and SmolVLM."""
+
+
+def _read_pixtral(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    if sizes["hidden_size"] // sizes["num_heads"] % 4:
+        raise fields.wrong("num_attention_heads", "heads of a multiple of 4 values are rotated")
+    rotary = fields.object("rope_parameters") if fields.has("rope_parameters") else fields
+    if rotary is not fields:
+        if rotary.text("rope_type", "axial") not in ("axial", "default"):
+            raise rotary.wrong("rope_type", "only axial is known")
+        rotary.refuse_unknown(("rope_theta",))
+    return TowerConfig(
+        **sizes,
+        any_size=True,
+        norm_eps=1e-5,
+        rotary_theta=rotary.number("rope_theta", 10_000.0),
+        rms_norms=True,
+        first_norm=True,
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        gated=True,
+    )
+
+
+_PIXTRAL_LAYER = "transformer.layers.{layer}"
+PIXTRAL = TowerFamily(
+    read=_read_pixtral,
+    sizes={
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "image_size": 1024,
+        "patch_size": 16,
+    },
+    activation="gelu",
+    names={
+        "patches": ("patch_conv",),
+        "first_norm": ("ln_pre",),
+        "blocks.{layer}.attention_norm": (f"{_PIXTRAL_LAYER}.attention_norm",),
+        "blocks.{layer}.attention.qkv": tuple(f"{_PIXTRAL_LAYER}.attention.{part}_proj" for part in "qkv"),
+        "blocks.{layer}.attention.output": (f"{_PIXTRAL_LAYER}.attention.o_proj",),
+        "blocks.{layer}.mlp_norm": (f"{_PIXTRAL_LAYER}.ffn_norm",),
+        "blocks.{layer}.mlp.gate_up": tuple(
+            f"{_PIXTRAL_LAYER}.feed_forward.{part}_proj" for part in ("gate", "up")
+        ),
+        "blocks.{layer}.mlp.down": (f"{_PIXTRAL_LAYER}.feed_forward.down_proj",),
+    },
+    layers=r"transformer\.layers",
+    harmless=("is_composition", "tie_word_embeddings"),
+)
+
+
+def _read_intern_vit(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    kind = fields.text("norm_type", "layer_norm")
+    if kind not in ("layer_norm", "rms_norm"):
+        raise fields.wrong("norm_type", "only these are known: layer_norm, rms_norm")
+    return TowerConfig(
+        **sizes,
+        norm_eps=fields.number("layer_norm_eps", 1e-6),
+        rms_norms=kind == "rms_norm",
+        patch_bias=True,
+        class_token=True,
+        learned_positions=fields.boolean("use_absolute_position_embeddings", True),
+        stored_as_batch=True,
+        qkv_bias=fields.boolean("attention_bias", False),
+        head_norms=fields.boolean("use_qk_norm", False),
+        channel_scales=True,
+        last_norm=not fields.boolean("use_mean_pooling", True),
+    )
+
+
+_VIT_LAYER = "encoder.layer.{layer}"
+INTERN_VIT = TowerFamily(
+    read=_read_intern_vit,
+    sizes={
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "image_size": 448,
+        "patch_size": 14,
+    },
+    activation="gelu",
+    names={
+        "patches": ("embeddings.patch_embeddings.projection",),
+        "class_token": ("embeddings.cls_token",),
+        "positions": ("embeddings.position_embeddings",),
+        "blocks.{layer}.attention_norm": (f"{_VIT_LAYER}.layernorm_before",),
+        "blocks.{layer}.attention.qkv": tuple(f"{_VIT_LAYER}.attention.{part}_proj" for part in "qkv"),
+        "blocks.{layer}.attention.query_norm": (f"{_VIT_LAYER}.attention.q_norm",),
+        "blocks.{layer}.attention.key_norm": (f"{_VIT_LAYER}.attention.k_norm",),
+        "blocks.{layer}.attention.output": (f"{_VIT_LAYER}.attention.projection_layer",),
+        "blocks.{layer}.attention_output_norm": (f"{_VIT_LAYER}.lambda_1",),
+        "blocks.{layer}.mlp_norm": (f"{_VIT_LAYER}.layernorm_after",),
+        "blocks.{layer}.mlp.up": (f"{_VIT_LAYER}.mlp.fc1",),
+        "blocks.{layer}.mlp.down": (f"{_VIT_LAYER}.mlp.fc2",),
+        "blocks.{layer}.mlp_output_norm": (f"{_VIT_LAYER}.lambda_2",),
+        "last_norm": ("layernorm",),
+    },
+    layers=r"encoder\.layer",
+    unused=r"embeddings\.mask_token|layernorm\..+",
+    harmless=("hidden_dropout_prob", "projection_dropout", "layer_scale_init_value", "use_mask_token"),
+)

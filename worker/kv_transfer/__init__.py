@@ -1,0 +1,1 @@
+"""Blocks of the KV cache that move between workers (docs/distributed.md)."""

@@ -1,0 +1,1 @@
+"""The encoder of images: pixels, tower, projector."""

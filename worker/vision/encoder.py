@@ -1,0 +1,112 @@
+"""The encoder of images: one image -> vectors that stand in place of tokens of a decoder.
+
+    uint8 [height, width, 3]    as the frontend has resized and cut it (MediaItem)
+    pixels                      float32, with transformers' bits
+    tower                       a transformer over patches
+    projector                   squares of patches -> vectors [n, E] of the decoder
+
+An image is computed alone, by operations whose result for a row depends on that row alone and attention over
+this image alone: vectors are a function of weights and image.
+"""
+
+import torch
+
+from pagewire.internal.v1 import worker_pb2
+from worker.config.vision import ProjectorConfig, VisionConfig
+from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear, column_linear
+from worker.layers.norm import LayerNorm, RMSNorm
+from worker.parallel import Placement
+from worker.vision.pixels import normalized, patches, pixel_table
+from worker.vision.tower import Tower, batch_of
+
+
+class Projector(Layer):
+    """Hidden states of patches -> vectors of a decoder; see ProjectorConfig."""
+
+    def __init__(
+        self, config: ProjectorConfig, tower_width: int, num_features: int, width: int, place: Placement
+    ) -> None:
+        """width: of the decoder. num_features: of a tower, side by side."""
+        super().__init__()
+        self.config, inputs = config, tower_width * num_features
+
+        def linear(inputs: int, outputs: int, bias: bool) -> ColumnLinear:
+            return column_linear(inputs, (outputs,), bias, place)
+
+        self.norm = self.merging = self.layer_norm = self.down = None
+        if config.tower_norm_eps is not None:
+            self.norm = RMSNorm(inputs, config.tower_norm_eps, place)
+        merged = inputs * config.merge**2
+        if config.merging_linear:
+            self.merging, merged = linear(merged, inputs, False), inputs
+        if config.layer_norm_eps is not None:
+            self.layer_norm = LayerNorm(merged, config.layer_norm_eps, place)
+        self.up = linear(merged, width, config.bias)
+        if config.activation is not None:
+            self.down = linear(width, width, config.bias)
+
+    def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        """[N, E of the tower] -> [n, E]. grid: rows and columns of patches, where squares are made."""
+        x = x if self.norm is None else self.norm(x)
+        if self.config.merge > 1:
+            x = squares(x, grid, self.config.merge, self.config.merged_by_channel)
+        batch = batch_of(len(x), x.device)
+        if self.merging is not None:
+            x = self.merging(x, batch)
+        x = self.up(x if self.layer_norm is None else self.layer_norm(x), batch)
+        if self.down is None or self.config.activation is None:
+            return x
+        return self.down(self.ops.activation(x, self.config.activation), batch)
+
+
+class ImageEncoder(Layer):
+    """Pixels, tower and projector."""
+
+    def __init__(self, config: VisionConfig, width: int, place: Placement) -> None:
+        """width: of the decoder. place: of what every rank holds whole."""
+        super().__init__()
+        self.config, self._width, self._dtype = config, width, place.dtype
+        self._table = pixel_table(config.pixels).to(place.device)
+        self.tower = Tower(config.tower, config.features, place)
+        tower_width, num_features = config.tower.hidden_size, len(config.features)
+        self.projector = Projector(config.projector, tower_width, num_features, width, place)
+
+    @property
+    def activation_bytes(self) -> int:
+        """About what the largest image takes while it is encoded: a few tensors of the tower's widths, the
+        queries, keys and values widened, and the pixels."""
+        tower = self.config.tower
+        widths = 6 * tower.hidden_size + (1 + tower.gated) * 2 * tower.intermediate_size
+        of_patch = widths * self._dtype.itemsize + 16 * tower.hidden_size + 3 * tower.patch_size**2 * 16
+        return (tower.patches_per_side**2 + tower.class_token) * of_patch
+
+    def kept_bytes(self, initialize: worker_pb2.Initialize) -> int:
+        """Of the vectors that a core has its worker keep, at most."""
+        largest = max(initialize.max_num_batched_tokens, self.config.max_vectors)
+        return (initialize.encoder_cache_tokens or largest) * self._width * self._dtype.itemsize
+
+    def largest_image(self) -> torch.Tensor:
+        """Returns an image of the largest size that was trained with, [height, width, 3] uint8, black."""
+        tower, side = self.config.tower, self.config.tower.image_size
+        if tower.any_size:
+            side -= side % (tower.patch_size * self.config.projector.merge)
+        return torch.zeros(side, side, 3, dtype=torch.uint8, device=self._table.device)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """[height, width, 3] uint8 -> [n, E]; n is 0 for a size that the encoder does not take."""
+        if not self.config.num_vectors(*pixels.shape[:2]):
+            return torch.empty(0, self._width, dtype=self._dtype, device=pixels.device)
+        size = self.config.tower.patch_size
+        grid = pixels.shape[0] // size, pixels.shape[1] // size
+        x = self.tower(patches(normalized(pixels, self._table), size).to(self._dtype), grid)
+        return self.projector(x[1:] if self.config.drops_first else x, grid)
+
+
+def squares(x: torch.Tensor, grid: tuple[int, int], side: int, by_channel: bool) -> torch.Tensor:
+    """[rows * columns, E] -> [rows * columns / side ** 2, side ** 2 * E]: each square of patches, row after
+    row. by_channel: the values of a channel stand side by side; else those of a patch."""
+    rows, columns = grid
+    cut = x.view(rows // side, side, columns // side, side, -1)
+    order = (0, 2, 4, 1, 3) if by_channel else (0, 2, 1, 3, 4)
+    return cut.permute(order).reshape(len(x) // side**2, -1)

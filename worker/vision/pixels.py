@@ -1,0 +1,30 @@
+"""Pixels of 8 bits as a tower reads them, with the bits of transformers.
+
+Its processors compute (float32(pixel * scale) - mean) / std, the product in float64, the rest in float32 (the
+backend of Pillow). A channel has 256 values: they are computed once, and looked up.
+"""
+
+import numpy as np
+import torch
+
+from worker.config.vision import PixelsConfig
+
+
+def pixel_table(config: PixelsConfig) -> torch.Tensor:
+    """Returns what each value of each channel becomes, [3, 256] float32."""
+    scaled = (np.arange(256, dtype=np.float64) * config.scale).astype(np.float32)
+    mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
+    return torch.from_numpy((scaled - mean) / std)
+
+
+def normalized(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """[height, width, 3] uint8 -> the same, float32."""
+    return table[torch.arange(3, device=table.device), pixels.long()]
+
+
+def patches(x: torch.Tensor, size: int) -> torch.Tensor:
+    """[height, width, 3] -> [N, 3 * size * size]: the patches row after row, in each the channels one after
+    the other, as a convolution's weight has them. What is left at the lower and right edges is not used."""
+    rows, columns = x.shape[0] // size, x.shape[1] // size
+    whole = x[: rows * size, : columns * size].reshape(rows, size, columns, size, 3)
+    return whole.permute(0, 2, 4, 1, 3).reshape(rows * columns, -1)

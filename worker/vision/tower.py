@@ -1,0 +1,133 @@
+"""The tower of an encoder of images: a transformer over patches, each image a segment of its own."""
+
+import torch
+
+from kernels.api import InputBatch, Rotation
+from worker.config.vision import TowerConfig
+from worker.layers.base import Layer
+from worker.layers.block import AnyBlock, AroundNormBlock, Block
+from worker.layers.linear import RowLinear, column_linear, qkv_linear
+from worker.layers.mlp import MLP, FeedForward, GatedMLP
+from worker.layers.norm import LayerNorm, Norm, RMSNorm
+from worker.parallel import Placement
+from worker.vision.layers import ChannelScales, LearnedVectors, PatchLinear, TowerAttention
+
+HEAD_NORM_EPS = 1e-6
+"""Of norms of queries and keys, in every family that has them."""
+
+
+class Tower(Layer):
+    """Patches of one image -> hidden states behind some of the blocks."""
+
+    def __init__(self, config: TowerConfig, features: tuple[int, ...], place: Placement) -> None:
+        """features: behind so many blocks. place: of what every rank holds whole."""
+        super().__init__()
+        self.config, self._features, width = config, features, config.hidden_size
+        self.patches = PatchLinear(config.patch_size, width, config.patch_bias, place)
+        batch = (1,) if config.stored_as_batch else ()
+        self.class_token = self.positions = None
+        if config.class_token:
+            self.class_token = LearnedVectors((*batch, *batch, width), place)
+        if config.learned_positions:
+            count = config.patches_per_side**2 + config.class_token
+            self.positions = LearnedVectors((*batch, count, width), place)
+        self._rows_of_positions: torch.Tensor | None = None
+        if config.buckets_positions:
+            self._rows_of_positions = bucketed_positions(config.patches_per_side).to(place.device)
+        self.first_norm = norm(config, place) if config.first_norm else None
+        self.blocks = torch.nn.ModuleList(block(config, place) for _ in range(max(features)))
+        self.last_norm = LayerNorm(width, config.norm_eps, place) if config.last_norm else None
+
+    def forward(self, patches: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        """[N, 3 * P * P] of an image -> [N, sum of the features' widths], behind the class token's, if there
+        is one. grid: rows and columns of patches."""
+        x, residual = self._embed(patches), None
+        batch, rotation = batch_of(len(x), x.device), self._rotation(*grid, x.device)
+        found: dict[int, torch.Tensor] = {}
+        for number, layer in enumerate(self.blocks, start=1):
+            assert isinstance(layer, AnyBlock)
+            x, residual = layer.forward(x, residual, batch, (), rotation)
+            if number in self._features:
+                x, residual = self.ops.scaled_add(x, residual), None
+                found[number] = x if self.last_norm is None else self.last_norm(x)
+        features = [found[number] for number in self._features]
+        return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+    def _embed(self, patches: torch.Tensor) -> torch.Tensor:
+        """[N, 3 * P * P] -> the input of the first block, [N, E]."""
+        x = self.patches.product(patches)
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.vectors, x))
+        if self.positions is not None:
+            table, rows = self.positions.vectors, self._rows_of_positions
+            x = x + (table if rows is None else table[rows])
+        return x if self.first_norm is None else self.first_norm(x)
+
+    def _rotation(self, rows: int, columns: int, device: torch.device) -> Rotation | None:
+        theta, size = self.config.rotary_theta, self.config.head_dim
+        if theta is None:
+            return None
+        angles = axial_angles(rows, columns, size, theta, device)
+        cos, sin = angles.cos(), angles.sin()
+        return Rotation(torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1), None, self.ops)
+
+
+def norm(config: TowerConfig, place: Placement) -> Norm:
+    """Returns a norm of the residual stream."""
+    kind = RMSNorm if config.rms_norms else LayerNorm
+    return kind(config.hidden_size, config.norm_eps, place)
+
+
+def block(config: TowerConfig, place: Placement) -> AnyBlock:
+    """Returns a block; its parts are made in the order in which it uses them."""
+    first, attending = norm(config, place), attention(config, place)
+    if not config.channel_scales:
+        return Block(first, attending, norm(config, place), mlp(config, place))
+    width = config.hidden_size
+    return AroundNormBlock(
+        *(first, attending, ChannelScales(width, place)),
+        *(norm(config, place), mlp(config, place), ChannelScales(width, place)),
+    )
+
+
+def attention(config: TowerConfig, place: Placement) -> TowerAttention:
+    """Returns the attention part of a block."""
+    width, heads = config.hidden_size, config.num_heads
+    qkv = qkv_linear(width, heads, heads, config.head_dim, config.qkv_bias, place)
+    norms = None
+    if config.head_norms:
+        norms = RMSNorm(width, HEAD_NORM_EPS, place), RMSNorm(width, HEAD_NORM_EPS, place)
+    return TowerAttention(qkv, heads, RowLinear(width, width, config.output_bias, place, units=1), norms)
+
+
+def mlp(config: TowerConfig, place: Placement) -> FeedForward:
+    """Returns the feed-forward part of a block."""
+    width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+    up = column_linear(width, (inner, inner) if config.gated else (inner,), bias, place)
+    kind = GatedMLP if config.gated else MLP
+    return kind(up, RowLinear(inner, width, bias, place, units=1), config.activation)
+
+
+def batch_of(count: int, device: torch.device) -> InputBatch:
+    """Returns what layers read of a step, of the patches of one image."""
+    numbers = torch.arange(count, device=device)
+    return InputBatch(token_ids=numbers, positions=numbers, prompt_lens=numbers, attention={})
+
+
+def axial_angles(rows: int, columns: int, size: int, theta: float, device: torch.device) -> torch.Tensor:
+    """Returns the angles of patches, [rows * columns, size / 2] float32: a half of them turn with the row,
+    by frequencies of even number, the other half with the column. size: of a head."""
+    frequencies = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.float32, device=device) / size)
+    row, column = (torch.arange(count, dtype=torch.float32, device=device) for count in (rows, columns))
+    by_row = (row[:, None] * frequencies[::2])[:, None].expand(-1, columns, -1)
+    by_column = (column[:, None] * frequencies[1::2])[None].expand(rows, -1, -1)
+    return torch.cat((by_row, by_column), 2).view(rows * columns, -1)
+
+
+def bucketed_positions(side: int) -> torch.Tensor:
+    """Returns the row of the table of positions for each patch of an image of `side` rows and columns,
+    [side * side] int64: as transformers finds it, from fractions of a side in float32."""
+    boundaries = torch.arange(1 / side, 1.0, 1 / side)
+    fractions = torch.arange(side, dtype=torch.float32) * (1.0 / torch.tensor(side))
+    found = torch.bucketize(fractions.clamp(max=1.0 - 1e-6), boundaries, right=True)
+    return (found[:, None] * side + found[None]).flatten()

@@ -155,17 +155,22 @@ def _read_seeing(
     family: SeeingFamily, architecture: str, whole: Fields, folder: Path, tokenizer: Path | None
 ) -> ModelConfig:
     """Reads the configuration of a decoder beside an encoder of images; see read_model_config()."""
-    kind = whole.object("text_config").text("model_type", family.decoder)
-    name, defaults = decoder_of(kind), DEFAULT_SIZES.get(kind, {})
-    fields = whole.below("text_config", *_SHARED, defaults=defaults)
-    if name is None:
+    is_flat = bool(family.decoders) and not whole.has("text_config")  # as the first files of Qwen are
+    kind = (whole if is_flat else whole.object("text_config")).text("model_type", family.decoder)
+    name, defaults = decoder_of(family.decoders.get(kind, kind)), DEFAULT_SIZES.get(kind, {})
+    fields = whole if is_flat else whole.below("text_config", *_SHARED, defaults=defaults)
+    if name is None or (family.decoders and kind not in family.decoders):
         raise fields.wrong("model_type", "no decoder of that type is known")
     decoder = DECODERS[name]
     ends = read_ends(folder, fields, tokenizer)
     for field, value in (*decoder.only.items(), *family.only.items()):
         fields.expect(field, value)
     config = decoder.read(fields, common_fields(fields, architecture, ends))
-    fields.refuse_unknown({*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text})
+    if (sections := family.sections) is not None:
+        ropes = (None if rope is None else sections.read(fields, rope) for rope in config.ropes)
+        config = replace(config, ropes=tuple(ropes))
+    harmless = {*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text}
+    fields.refuse_unknown(harmless | set(_OF_IMAGES if is_flat else ()))
     vision = family.read_vision(whole, folder, config)
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
     return replace(config, vision=vision, decoder=name)

@@ -77,6 +77,8 @@ Encoders of images beside a decoder of any family above but OPT and Gemma 4, whi
 it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
 `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
 rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer.
+Those of Qwen have the decoder of Qwen2 or Qwen3 alone, and positions of three axes
+([images.md](images.md#positions-of-qwens-images)).
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
 in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their

@@ -203,6 +203,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "images": _QWEN_IMAGES,
         "processor": {"processor_class": "Qwen2_5_VLProcessor"},
     },
+    "qwen3_5": {
+        "class": "Qwen3_5",
+        "vision": _QWEN_TOWER | {"model_type": "qwen3_5_vision", "num_position_embeddings": 9},
+        "text": {"model_type": "qwen3_5_text", "head_dim": 16, "initializer_range": 0.15}
+        | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4}
+        | {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+        | {"layer_types": ["linear_attention", "full_attention"]}
+        | {"rope_parameters": _QWEN3_ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
     "qwen3_vl": {
         "class": "Qwen3VL",
         "vision": _QWEN_TOWER

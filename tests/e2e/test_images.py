@@ -76,7 +76,7 @@ def expected(folder: Path, family: str, prompt: list[int], numbers: tuple[int, .
 
 
 CHUNKS = {"max_num_batched_tokens": 16, "block_size": 8}
-LIKE_QWEN3 = ("qwen2_vl", "qwen2_5_vl")
+LIKE_QWEN3 = ("qwen2_vl", "qwen2_5_vl", "qwen3_5")
 """Families of which another one shows what only a service can."""
 ONE_BY_ONE = {"max_num_encoder_tokens": 4}
 

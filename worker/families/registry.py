@@ -19,7 +19,7 @@ from worker.config.hf_config import (
 from worker.families import dense, encoders, learned_positions, linear
 from worker.families.experts import deepseek, granite, llama4, mixtral, qwen_moe
 from worker.families.normed import gemma, norms_after
-from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily
+from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily, has_pixel_fields
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": linear.BAMBA,
@@ -113,13 +113,19 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     )
 
 
-def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None = None) -> ModelConfig:
+def read_model_config(
+    folder: Path, overrides: str = "", tokenizer: Path | None = None, stages: int = 1
+) -> ModelConfig:
     """Reads the configuration of the model in a folder. overrides: as for read_config. tokenizer: folder of
-    the tokenizer's files; None: the same one. Raises StartupError, also for a field that is not known and may
-    change what the model computes."""
+    the tokenizer's files; None: the same one. stages: of the worker. Raises StartupError, also for a field
+    that is not known and may change what the model computes.
+
+    Families that were served as text before their encoders were known are so still, over several stages and
+    from files that do not say what pixels become."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
-    if architecture in SEEING:
+    is_text = architecture in DECODERS and (stages > 1 or not has_pixel_fields(folder))
+    if architecture in SEEING and not is_text:
         return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     family = DECODERS[architecture]

@@ -228,6 +228,11 @@ def _read_qwen3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> di
     return {**_read_qwen(whole, tower, decoder), "deeper": tuple(layer + 1 for layer in deeper)}
 
 
+def _read_qwen3_5(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    whole.object("vision_config").expect("deepstack_visual_indexes", [], "its decoder has no such layers")
+    return _read_qwen(whole, tower, decoder)
+
+
 def read_most_pixels(fields: Fields, side: int) -> int:
     """Returns the pixels of an image as it is prepared, at most. fields: of an image processor. side: of the
     square that becomes a vector. Raises StartupError."""
@@ -240,15 +245,25 @@ def read_most_pixels(fields: Fields, side: int) -> int:
     return most
 
 
-def pixel_fields(folder: Path) -> Fields:
-    """Returns what says how images are prepared: `preprocessor_config.json`, or a part of
-    `processor_config.json`. Raises StartupError."""
+def has_pixel_fields(folder: Path) -> bool:
+    """Returns whether files of a checkpoint say how images are prepared. Raises StartupError."""
+    return _find_pixel_fields(folder)[1] is not None
+
+
+def _find_pixel_fields(folder: Path) -> tuple[str, dict[str, Any] | None]:
     name = "preprocessor_config.json"
     values = read_object(folder, name, WHAT)
     if values is None:
         name, whole = "processor_config.json", read_object(folder, "processor_config.json", WHAT)
         values = (whole or {}).get("image_processor")
-    if not isinstance(values, dict):
+    return name, values if isinstance(values, dict) else None
+
+
+def pixel_fields(folder: Path) -> Fields:
+    """Returns what says how images are prepared: `preprocessor_config.json`, or a part of
+    `processor_config.json`. Raises StartupError."""
+    name, values = _find_pixel_fields(folder)
+    if values is None:
         raise StartupError(WHAT, f"{folder} holds no preprocessor_config.json, which says what pixels become")
     return Fields(values, name)
 
@@ -374,6 +389,15 @@ QWEN3_VL = SeeingFamily(
     },
     text=(r"^model\.", "model.language_model."),
 )
+QWEN3_5 = replace(
+    QWEN3_VL,
+    towers={"qwen3_5_vision": QWEN3_VIT, "qwen3_5": QWEN3_VIT},
+    read=_read_qwen3_5,
+    decoder="qwen3_5_text",
+    decoders={"qwen3_5_text": "qwen3_5_text"},
+    sections=Sections((11, 11, 10), interleaved=True),
+    deeper={},
+)
 SEEING = {
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
@@ -382,6 +406,7 @@ SEEING = {
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3_5ForConditionalGeneration": QWEN3_5,
     "SmolVLMForConditionalGeneration": SMOLVLM,
 }
 """By the names that config.json gives under `architectures`."""

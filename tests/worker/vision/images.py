@@ -27,6 +27,7 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "internvl": ((28, 28),),
     "qwen2_vl": ((16, 32), (48, 8), (24, 24)),
     "qwen3_vl": ((16, 40), (8, 48), (8, 8)),
+    "qwen3_5": ((8, 24), (24, 24), (16, 8)),
     "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
 }
 """Of images, in pixels: height, width."""

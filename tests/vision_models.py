@@ -248,16 +248,19 @@ def make_vision_model(
     text: Mapping[str, Any] | None = None,
     images: Mapping[str, Any] | None = None,
     processor: Mapping[str, Any] | None = None,
+    prefix: str = "",
     **fields: Any,
 ) -> Path:
     """Writes config, weights, tokenizer, chat template and the files of the processor into the folder, and
     returns it. vision, text: fields of these parts of the configuration. images, processor: fields of
-    preprocessor_config.json and processor_config.json. fields: of the configuration."""
+    preprocessor_config.json and processor_config.json. prefix: of other classes. fields: of the
+    configuration."""
     made = FAMILIES[family]
     tokens: dict[str, str] = made["tokens"]
+    prefix = prefix or made["class"]
     tokenizer = make_tokenizer(WORDS)
     tokenizer.add_special_tokens(list(tokens.values()))
-    config = getattr(transformers, f"{made['class']}Config")(
+    config = getattr(transformers, f"{prefix}Config")(
         vision_config=_part(_TOWER | made["vision"] | dict(vision or {})),
         text_config=_part(
             _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
@@ -266,7 +269,7 @@ def make_vision_model(
         **made["fields"] | fields,
     )
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{made['class']}ForConditionalGeneration")(config)
+    model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or not parameter.any():  # those that transformers makes 0 and 1
             torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)

@@ -18,6 +18,7 @@ _KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
     ("qwen2_5_vl", "Qwen2VLImageProcessor"): QwenVL,
     ("qwen2_vl", "Qwen2VLImageProcessor"): QwenVL,
     ("qwen3_5", "Qwen2VLImageProcessor"): QwenVL,
+    ("qwen3_5_moe", "Qwen2VLImageProcessor"): QwenVL,
     ("qwen3_vl", "Qwen2VLImageProcessor"): QwenVL,
     ("smolvlm", "SmolVLMImageProcessor"): Idefics3,
 }

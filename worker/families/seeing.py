@@ -4,10 +4,9 @@
     Mistral 3            Pixtral's tower, and squares of patches before the feed-forward part
     Idefics3, SmolVLM    SigLIP with a norm behind it, squares of patches, and one linear layer
     InternVL             InternViT, squares of patches, a norm, and a feed-forward part
-    Qwen3-VL             the same, and such parts of the outputs of some blocks, which are added behind the
-                         decoder's first layers
-    Qwen2-VL, Qwen2.5-VL their towers, a norm, squares of patches, and a feed-forward part of their width;
-                         positions of three axes (worker.step.grid_positions)
+    Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
+                         positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
+                         some blocks, too, whose vectors are added behind the decoder's first layers
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -398,6 +397,12 @@ QWEN3_5 = replace(
     sections=Sections((11, 11, 10), interleaved=True),
     deeper={},
 )
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    towers={"qwen3_5_moe_vision": QWEN3_VIT, "qwen3_5_moe": QWEN3_VIT},
+    decoder="qwen3_5_moe_text",
+    decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
+)
 SEEING = {
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
@@ -406,6 +411,7 @@ SEEING = {
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
     "Qwen3_5ForConditionalGeneration": QWEN3_5,
     "SmolVLMForConditionalGeneration": SMOLVLM,
 }

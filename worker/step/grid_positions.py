@@ -24,10 +24,11 @@ import torch
 
 from kernels.api import StepBatch
 from kernels.ops.attention.ragged import Integers, ranges
-from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.config.vision import VisionConfig
 from worker.step.media import positions_of
 from worker.step.plan_reader import Step, ValueByRow
+from worker.step.rows import require
 
 AXES = 3
 
@@ -78,11 +79,13 @@ class GridPositionRows(ValueByRow[GridPositions]):
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
         if self.are_read and new.media:
-            sides = ([max(1, side // self._pixels) for side in item.shape[:2]] for item in new.media)
-            found = (positions_of(row, item) for item in new.media)
-            self._by_row[row] = grid_positions(
-                (indexes, *side) for indexes, side in zip(found, sides, strict=True)
-            )
+            self._by_row[row] = grid_positions([self._item(row, item) for item in new.media])
+
+    def _item(self, row: int, item: engine_pb2.MediaItem) -> tuple[Integers, int, int]:
+        """Returns the indexes of the vectors of an item, and its rows and columns of them."""
+        require(len(item.shape) == 3, f"row {row} has an item of the shape {list(item.shape)}")
+        rows, columns = (max(1, side // self._pixels) for side in item.shape[:2])
+        return positions_of(row, item), rows, columns
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
         """Returns the batch of a step with the positions of its tokens, if one of its rows has images."""

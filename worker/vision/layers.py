@@ -80,8 +80,8 @@ class TowerAttention(AttentionPart):
     ) -> torch.Tensor:
         query, key, value = self._heads(self.qkv(x, batch), rotation)
         lengths = cache[0].tolist() if cache else [len(query)]
-        windows = zip(*(each.split(lengths) for each in (query, key, value)), strict=True)
-        attended = [self.ops.full_attention(*window, query.shape[2] ** -0.5) for window in windows]
+        scale, parts = query.shape[2] ** -0.5, (torch.split(each, lengths) for each in (query, key, value))
+        attended = [self.ops.full_attention(q, k, v, scale) for q, k, v in zip(*parts, strict=True)]
         return self.output((attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1), batch)
 
     def _heads(

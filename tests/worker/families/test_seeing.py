@@ -16,6 +16,7 @@ from pagewire.internal.v1 import worker_pb2
 from tests.vision_models import FAMILIES, make_vision_model
 from tests.worker.fakes import Driver
 from tests.worker.vision.images import make_image
+from tests.worker.vision.test_parity import VARIANTS
 from worker.families.registry import decoder_of, read_model_config
 from worker.families.seeing import SEEING
 from worker.startup.checks import check_stages
@@ -81,6 +82,10 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("qwen2_5_vl", {"text_config__model_type": "llama"}, "no decoder of that type"),
         ("qwen2_5_vl", {"vision_config__window_size": 7}, "window_size"),
         ("qwen2_5_vl", {"vision_config__out_hidden_size": 64}, "the decoder has 48"),
+        ("qwen3_vl", {"vision_config__num_position_embeddings": 15}, "must be a square"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 3]}, "blocks below 3"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 1, 2]}, "has 2 layers"),
+        ("qwen3_5", {"vision_config__deepstack_visual_indexes": [1]}, "no such layers"),
         ("qwen2_vl", {"vision_config__hidden_size": 64}, "the decoder has 48"),
         ("qwen2_vl", {"vision_config__in_channels": 4}, "in_channels"),
     ],
@@ -267,8 +272,19 @@ def test_stages_do_not_encode(folders: dict[str, Path]):
 
 
 def test_every_family_is_tested():
-    made = {f"{each['class']}ForConditionalGeneration" for each in FAMILIES.values()}
-    assert made == SEEING.keys()
+    prefixes = [each["class"] for each in FAMILIES.values()]
+    prefixes += [changes["prefix"] for _, changes in VARIANTS.values() if "prefix" in changes]
+    assert {f"{each}ForConditionalGeneration" for each in prefixes} == SEEING.keys()
+
+
+def test_text_alone(folders: dict[str, Path], tmp_path: Path):
+    """Of a checkpoint of Qwen3.5 over several stages, and where no file says what pixels become."""
+    config = read_model_config(folders["qwen3_5"])
+    assert config.vision is not None and config.decoder == "Qwen3_5ForCausalLM"
+    assert read_model_config(folders["qwen3_5"], stages=2).vision is None
+    folder = edited(folders["qwen3_5"], tmp_path / "text")
+    (folder / "preprocessor_config.json").unlink()
+    assert read_model_config(folder).vision is None
 
 
 def test_positions_of_a_side_that_is_no_power_of_two():

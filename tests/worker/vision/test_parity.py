@@ -65,6 +65,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "text": {"model_type": "qwen3", "head_dim": 16},
         },
     ),
+    "qwen3_5, experts, one position": (
+        "qwen3_5",
+        {
+            "prefix": "Qwen3_5Moe",
+            "vision": {"model_type": "qwen3_5_moe_vision", "num_position_embeddings": 1},
+            "text": {"model_type": "qwen3_5_moe_text", "num_experts": 5, "num_experts_per_tok": 2}
+            | {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40},
+        },
+    ),
     "qwen2_vl, yarn, exact gelu, no frequency by time": (
         "qwen2_vl",
         {
@@ -147,8 +156,10 @@ def test_bits_do_not_depend_on_the_step(family: str, dtype: str, vision_model: C
     for budget in (1, 5, 13):
         assert_same(run(Driver(folder, budget=budget, **settings), prompt)[0], alone)
     driver = Driver(folder, budget=17, **settings)
-    assert_same(run(driver, *others, prompt)[-1], alone)
+    _, text, _, beside = run(driver, *others, prompt)
+    assert_same(beside, alone)
     assert_same(run(driver, prompt)[0], alone)  # all is encoded
+    assert_same(run(driver, [TEXT])[0], text)
     driver = Driver(folder, budget=9, **settings)
     ids, items = prompt_of(driver, prompt, 320)
     [sequence] = driver.add(ids, 4, media=items)

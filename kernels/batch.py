@@ -23,6 +23,15 @@ class InputEmbeddings:
 
     tokens: torch.Tensor  # [N] int64: index into T, all different
     values: torch.Tensor  # [N, E], of the model's dtype and on its device
+    deeper: "DeeperVectors | None" = None
+
+
+@dataclass(frozen=True)
+class DeeperVectors:
+    """Vectors that are added to the hidden states of some tokens behind each of a decoder's first layers."""
+
+    tokens: torch.Tensor  # [M] int64: index into T, all different
+    values: torch.Tensor  # [M, L, E], of L layers, of the model's dtype and on its device
 
 
 class SampledBy(NamedTuple):
@@ -49,6 +58,8 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
+    grid_positions: torch.Tensor | None = None
+    """[3, T] int64: of time, row and column, by which M-RoPE turns; None: all are `positions`."""
     token_types: torch.Tensor | None = None
     """[T] int64: of models that have them; None: all are 0."""
     adapters: StepAdapters | None = None
@@ -82,9 +93,14 @@ class InputBatch:
             return 0
         return len(self.token_ids if self.logit_tokens is None else self.logit_tokens)
 
-    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> Self:
-        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
-        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
+    @property
+    def deeper(self) -> DeeperVectors | None:
+        """What is added behind the first layers."""
+        return None if self.input_embeddings is None else self.input_embeddings.deeper
+
+    def with_embeddings(self, given: InputEmbeddings) -> Self:
+        """Returns a batch with values in place of some tokens."""
+        return replace(self, input_embeddings=given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +108,10 @@ class StepBatch(InputBatch):
     """An InputBatch whose rows are sampled from. A: sampled rows."""
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+
+    def with_grid_positions(self, positions: torch.Tensor) -> "StepBatch":
+        """Returns a batch whose tokens have these positions [3, T] int64."""
+        return replace(self, grid_positions=positions)
 
     def with_token_types(self, types: torch.Tensor) -> "StepBatch":
         """Returns a batch whose tokens have these types [T] int64."""

@@ -88,14 +88,14 @@ class Settings:
         value = self.values.get(field)
         return value if isinstance(value, str) and value else default
 
-    def whole(self, field: str, default: int | None = None) -> int:
+    def whole(self, field: str, default: int | None = None, below: int = _LARGEST) -> int:
         """Returns a positive integer, or that of a pair of equal ones. Raises NotServed."""
         value = self.values[field] if self.has(field) else default
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]
-        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < _LARGEST:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < below:
             return value
         raise NotServed(f"{self.name}: {field} must be a positive integer, not {str(value)[:80]}")
 

@@ -75,7 +75,7 @@ def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CpuBacke
 
 def without_data(item: MediaItem) -> MediaItem:
     """Returns an item as a row has it."""
-    return MediaItem(kind=item.kind, digest=item.digest, positions=item.positions)
+    return MediaItem(kind=item.kind, shape=item.shape, digest=item.digest, positions=item.positions)
 
 
 class GreedySampler:

@@ -46,6 +46,7 @@ from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
+from worker.step.grid_positions import GridPositionRows
 from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
@@ -104,10 +105,13 @@ class CpuBackend:
         self.states = states
         self.adapters = adapters
         virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
-        self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=EncodedItems(model.vision))
+        vision = None if model.vision is None else model.vision.config
+        media = EncodedItems(model.vision, 1 if vision is None else vision.vectors_per_position)
+        self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=media)
         self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
-        kept = sampler, self._embeddings, self._token_types, states, adapters
+        self._grids = GridPositionRows(vision)
+        kept = sampler, self._embeddings, self._grids, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -207,7 +211,7 @@ class CpuBackend:
 
     def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
         batch = self._embeddings.put(step, self._build_inputs(step, wanted))
-        batch = self._token_types.put(step, batch)
+        batch = self._token_types.put(step, self._grids.put(step, batch))
         return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
     def forward(self) -> StepOutputs:

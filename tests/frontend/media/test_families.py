@@ -33,6 +33,9 @@ PROCESSOR = {
     "InternVL": "internvl.processing_internvl",
     "Llava": "llava.processing_llava",
     "Pixtral": "pixtral.processing_pixtral",
+    "Qwen2VL": "qwen2_vl.processing_qwen2_vl",
+    "Qwen3VL": "qwen3_vl.processing_qwen3_vl",
+    "Qwen2_5_VL": "qwen2_5_vl.processing_qwen2_5_vl",
     "SmolVLM": "smolvlm.processing_smolvlm",
 }
 
@@ -64,6 +67,19 @@ def processed(family: str, folder: Path, image: Any) -> dict[str, Any]:
     return dict(found)
 
 
+def images_of(found: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Returns images [n, 3, height, width] of what processed() returns."""
+    values = found["pixel_values"]
+    if (grids := found.get("image_grid_thw")) is None:
+        return values.reshape(-1, *values.shape[-3:])
+    (frames, rows, columns), size, merge = grids[0], options["patch_size"], options["merge_size"]
+    assert frames == 1
+    cut = values.reshape(rows // merge, columns // merge, merge, merge, 3, -1, size, size)
+    assert all(np.array_equal(cut[..., :1, :, :], cut[..., frame : frame + 1, :, :]) for frame in (0, 1))
+    whole = cut[..., 0, :, :].transpose(4, 0, 2, 5, 1, 3, 6)
+    return whole.reshape(1, 3, rows * size, columns * size)
+
+
 def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
     """Returns the text that transformers' processor puts in place of an image."""
     name = read(folder, "processor_config.json")["processor_class"].removesuffix("Processor")
@@ -79,6 +95,8 @@ def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
         "image_token": placeholder(family),
     }
     fields["global_image_tag"] = tokens.get("global_image_token")
+    merge = read(folder, "preprocessor_config.json").get("merge_size")
+    fields["image_processor"] = SimpleNamespace(merge_size=merge)
     text: str = getattr(module, f"{name}Processor").replace_image_token(SimpleNamespace(**fields), inputs, 0)
     return text
 
@@ -102,8 +120,7 @@ def test_pixels_are_those_of_transformers(family: str, folder_of: FolderOf) -> N
         mode = MODES[number % len(MODES)]
         image = picture(*size, mode)
         _, items = expanded(folder, placeholder(family), file_of(image))
-        wanted = processed(family, folder, image)["pixel_values"]
-        wanted = wanted.reshape(-1, *wanted.shape[-3:])
+        wanted = images_of(processed(family, folder, image), options)
         assert len(items) == len(wanted), (size, mode)
         for item, values in zip(items, wanted, strict=True):
             pixels = np.frombuffer(item.data, np.uint8).reshape(item.shape).transpose(2, 0, 1)

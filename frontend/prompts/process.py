@@ -1,5 +1,5 @@
-"""A prompt process: tokenizes prompts and compiles grammars, one request after the other, within limits that
-the kernel enforces.
+"""A prompt process: tokenizes prompts, compiles grammars and fetches media, one request after the other,
+within limits that the kernel enforces.
 
 It communicates over standard input, a socket, and ends with its frontend. It is forked by a process which the
 frontend has forked of itself after it had read the model's files (pagewire.host.standby). Where that cannot
@@ -10,9 +10,12 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import BinaryIO
 
 from frontend.errors import ServiceError
+from frontend.fetching.fetch import Fetcher
+from frontend.fetching.urls import media_hosts
 from frontend.model.info import ModelInfo, load_model
 from frontend.prompts.process_pool import LENGTH
 from frontend.prompts.prompt_encoding import PromptEncoder
@@ -42,23 +45,26 @@ def serve(config: FrontendConfig, model: ModelInfo) -> int:
     logs.setup("reader", config.log_level, config.log_format)
     pairs = None if model.scoring is None else model.scoring.template
     reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs, model.images)
+    fetcher = Fetcher(media_hosts(config.media_hosts))
     limit_memory(MEMORY)
     with socket.socket(fileno=os.dup(0)) as connection:
-        _answer(connection.makefile("rb"), connection.makefile("wb"), reading)
+        _answer(connection.makefile("rb"), connection.makefile("wb"), reading, fetcher)
     return 0
 
 
-def _answer(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder) -> None:
+def _answer(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder, fetcher: Fetcher) -> None:
     while (request := _receive(source)) is not None:
         # The default action of SIGVTALRM ends the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT)
-        answer = answer_to(request, reading).SerializeToString()
+        answer = answer_to(request, reading, fetcher).SerializeToString()
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         sink.write(LENGTH.pack(len(answer)) + answer)
         sink.flush()
 
 
-def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader_pb2.ReadResponse:
+def answer_to(
+    request: reader_pb2.ReadRequest, reading: PromptEncoder, fetcher: Fetcher
+) -> reader_pb2.ReadResponse:
     try:
         kind = request.WhichOneof("job")
         if kind == "prompt":
@@ -71,6 +77,10 @@ def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader
             )
         if kind == "answer_form":
             return reader_pb2.ReadResponse(grammar=reading.grammar(request.answer_form))
+        if kind == "media":
+            files = fetcher.fetch_all(list(zip(request.media.paths, request.media.uris, strict=True)))
+            digests = (sha256(file).digest() for file in files)
+            return reader_pb2.ReadResponse(media=reader_pb2.FetchedMedia(files=files, digests=digests))
         if kind == "words":
             return _texts(reading.words(request.words.texts))
         return _texts(reading.continuations(request.continuations.texts))

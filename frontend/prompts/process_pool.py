@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
-from frontend.media.files import MEDIA_FIELDS
+from frontend.media.files import MEDIA_FIELDS, URI_FIELD
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.proc_stat import describe_exit
@@ -40,9 +40,11 @@ CPU limit first."""
 class PromptProcesses:
     """A pool of processes, started on demand."""
 
-    def __init__(self, config: FrontendConfig, fork: Fork | None = None) -> None:
+    def __init__(
+        self, config: FrontendConfig, fork: Fork | None = None, num_processes: int | None = None
+    ) -> None:
         """fork: forks a process that has imported everything and read the model's files, in milliseconds.
-        None: each process does that itself."""
+        None: each process does that itself. num_processes: at most; None: as the threads of the tokenizer."""
         self._fork = fork
         self._arguments = [
             "reader",
@@ -56,11 +58,13 @@ class PromptProcesses:
             f"--score-template={config.score_template}",
             f"--score-tokens={config.score_tokens}",
             f"--max-request-bytes={config.max_request_bytes}",
+            *(f"--media-hosts={entry}" for entry in config.media_hosts),
             f"--log-level={config.log_level}",
             f"--log-format={config.log_format}",
         ]
-        half = max(config.tokenizer_threads // 2, 1)
-        self._jobs = TenantJobs(TenantTurns(config.tokenizer_threads, lambda tenant: half))
+        most = num_processes or config.tokenizer_threads
+        half = max(most // 2, 1)
+        self._jobs = TenantJobs(TenantTurns(most, lambda tenant: half))
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
@@ -74,24 +78,32 @@ class PromptProcesses:
         await asyncio.gather(*(running.ended() for running in every))
 
     async def ask(
-        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None = None, weight: int = 1
+        self,
+        request: reader_pb2.ReadRequest,
+        path: str,
+        tenant: str | None = None,
+        weight: int = 1,
+        patience: float = WALL_LIMIT,
     ) -> reader_pb2.ReadResponse:
         """Returns one response. When the client leaves, the process still finishes the job; a client that
         leaves before its turn starts none. path: of the field that is read. tenant: whose turn it takes.
-        weight: bytes of text that take as long. Raises ServiceError, naming the path of a deadly job."""
+        weight: bytes of text that take as long. patience: seconds from its turn on. Raises ServiceError,
+        naming the path of a deadly job."""
         answer = await self._jobs.run(
-            lambda: asyncio.create_task(self._run(request, path), name="reader"), tenant, weight
+            lambda: asyncio.create_task(self._run(request, path, patience), name="reader"), tenant, weight
         )
         if answer.HasField("error"):
             raise _service_error(answer.error)
         return answer
 
-    async def _run(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
+    async def _run(
+        self, request: reader_pb2.ReadRequest, path: str, patience: float
+    ) -> reader_pb2.ReadResponse:
         """Runs in a turn."""
         running = self._next_idle() or await _Process.start(self._arguments, self._fork)
         self._busy.add(running)
         try:
-            answer = await asyncio.wait_for(running.ask(request.SerializeToString()), WALL_LIMIT)
+            answer = await asyncio.wait_for(running.ask(request.SerializeToString()), patience)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
             raise await running.exit_error(path) from None
         except BaseException:  # the process is in the middle of a job
@@ -212,6 +224,7 @@ class _Process:
             return InternalError()
         task = "compile" if path in ("structured_output", "prompt.chat.tools") else "tokenize"
         task = "decode" if path.endswith(MEDIA_FIELDS) else task
+        task = "fetch" if path.endswith(URI_FIELD) else task
         log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to {task}"})

@@ -21,6 +21,7 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media.checkpoint import Images
 from frontend.media.files import field_of, has_media
 from frontend.prompts.embeddings import read_embeddings
+from frontend.prompts.media_fetcher import MediaFetcher, has_urls
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import (
     BYTES_PER_ID,
@@ -102,10 +103,11 @@ class PromptReader:
         serves_others: Callable[[str], bool] = lambda tenant: False,
         pair_template: PairTemplate | None = None,
         images: Images | None = None,
+        media: MediaFetcher | None = None,
     ) -> None:
         """processes: for what threads should not do; None: threads do everything. answers, pair_template,
         images: see PromptEncoder. serves_others: whether tenants beside this one have calls, which have half
-        of the threads."""
+        of the threads. media: fetches those that are URLs; None: no limits allow any."""
         self._encoder = PromptEncoder(tokenizer, chat_template, answers, pair_template, images)
         self._grammars = GrammarCache()
         threads = self._num_threads = max(num_threads, 1)
@@ -113,6 +115,7 @@ class PromptReader:
         turns = TenantTurns(threads, lambda tenant: max(threads // (1 + serves_others(tenant)), 1))
         self.jobs = TenantJobs(turns)
         self._processes = processes
+        self._media = media
         self._clock = clock
         self._threads_from = -inf  # when threads may be used again
         self._suspension = SUSPENSION
@@ -132,6 +135,17 @@ class PromptReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
+        if self._media is not None:
+            await self._media.close()
+
+    async def put_files(
+        self, prompt: prompt_pb2.Prompt, path: str, tenant: str | None = None
+    ) -> Sequence[bytes]:
+        """Puts files in place of the URLs of a validated prompt's media: see MediaFetcher. Raises
+        InvalidRequest."""
+        if self._media is None or not has_urls(prompt):
+            return ()
+        return await self._media.put_files(prompt, path, tenant)
 
     async def read_for_generation(
         self,

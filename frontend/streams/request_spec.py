@@ -148,6 +148,8 @@ class RequestSpec:
     prompt: TokenizedPrompt
     resolved: Resolved
     adapter: CallAdapter | None = None
+    media_digests: Items[bytes] = ()
+    """SHA-256 of the media that were fetched, in order."""
 
     def without_media(self) -> "RequestSpec":
         """Returns the request without the media of its prompt, which may be large: the message for the core
@@ -245,6 +247,7 @@ def _header(spec: RequestSpec) -> Header:
         seed=spec.resolved.sampling.seed,
         prompt_tokens=len(spec.prompt.token_ids),
         image_tokens=spec.prompt.num_media_tokens,
+        media_digests=spec.media_digests,
         prompt_token_ids=shown,
         prompt_token_bytes=tuple(map(token_bytes, shown if output.token_bytes else ())),
         prompt_scores=spec.prompt_scores(),

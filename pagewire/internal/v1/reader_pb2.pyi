@@ -11,18 +11,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReadRequest(_message.Message):
-    __slots__ = ("prompt", "words", "continuations", "answer_form", "pair")
+    __slots__ = ("prompt", "words", "continuations", "answer_form", "pair", "media")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FORM_FIELD_NUMBER: _ClassVar[int]
     PAIR_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     prompt: ReadPrompt
     words: Texts
     continuations: Texts
     answer_form: AnswerForm
     pair: ReadPair
-    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ..., pair: _Optional[_Union[ReadPair, _Mapping]] = ...) -> None: ...
+    media: FetchMedia
+    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ..., pair: _Optional[_Union[ReadPair, _Mapping]] = ..., media: _Optional[_Union[FetchMedia, _Mapping]] = ...) -> None: ...
+
+class FetchMedia(_message.Message):
+    __slots__ = ("uris", "paths")
+    URIS_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    uris: _containers.RepeatedScalarFieldContainer[str]
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, uris: _Optional[_Iterable[str]] = ..., paths: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AnswerForm(_message.Message):
     __slots__ = ("structured_output", "tools", "calls_required", "single_call", "reasoning", "reasoning_budget")
@@ -92,16 +102,26 @@ class Texts(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("prompt", "texts", "error", "grammar")
+    __slots__ = ("prompt", "texts", "error", "grammar", "media")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     prompt: Reading
     texts: Readings
     error: ReadError
     grammar: str
-    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    media: FetchedMedia
+    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ..., media: _Optional[_Union[FetchedMedia, _Mapping]] = ...) -> None: ...
+
+class FetchedMedia(_message.Message):
+    __slots__ = ("files", "digests")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedScalarFieldContainer[bytes]
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, files: _Optional[_Iterable[bytes]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text", "media")

@@ -10,9 +10,7 @@ from kernels.attention.plan import LayerCache as LayerCache
 from kernels.attention.plan import Rotation as Rotation
 from kernels.attention.plan import Scoring as Scoring
 from kernels.attention.torch_plan import HostStep as HostStep
-from kernels.batch import DeeperVectors as DeeperVectors
 from kernels.batch import InputBatch as InputBatch
-from kernels.batch import InputEmbeddings as InputEmbeddings
 from kernels.batch import StepBatch as StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords

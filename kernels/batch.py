@@ -98,9 +98,23 @@ class InputBatch:
         """What is added behind the first layers."""
         return None if self.input_embeddings is None else self.input_embeddings.deeper
 
-    def with_embeddings(self, given: InputEmbeddings) -> Self:
-        """Returns a batch with values in place of some tokens."""
-        return replace(self, input_embeddings=given)
+    def deepened(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        """Returns what block `number` of a decoder, 1: the first one, adds to the residual stream [T, E],
+        with the vectors that are added behind it. Other tokens keep their bits."""
+        if (deeper := self.deeper) is None or number > deeper.values.shape[1]:
+            return x
+        return x.index_copy(0, deeper.tokens, x[deeper.tokens] + deeper.values[:, number - 1])
+
+    def with_embeddings(
+        self,
+        tokens: torch.Tensor,
+        values: torch.Tensor,
+        deeper: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Self:
+        """Returns a batch with values in place of some tokens; see InputEmbeddings. deeper: the fields of
+        DeeperVectors."""
+        added = None if deeper is None else DeeperVectors(*deeper)
+        return replace(self, input_embeddings=InputEmbeddings(tokens, values, added))
 
 
 @dataclass(frozen=True, kw_only=True)

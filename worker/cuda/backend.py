@@ -3,13 +3,12 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import torch
 
-from kernels.api import InputEmbeddings, Spans, adapters
+from kernels.api import Spans, adapters
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
@@ -39,7 +38,7 @@ from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
-from worker.step.embeddings import EmbeddingRows
+from worker.step.embeddings import EmbeddingRows, StepValues
 from worker.step.grid_positions import GridPositionRows
 from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
@@ -113,7 +112,7 @@ class CudaBackend:
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._adapts_logits = False
-        self._values: InputEmbeddings | None = None  # of the step, in place of tokens
+        self._values: StepValues | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -161,7 +160,7 @@ class CudaBackend:
             self.buffers.logit_adapters.load(of_logits)
         self._embeddings.forget(step)
         values = self._embeddings.of_step(starts, step)
-        self._values = None if values is None else self._on_device(values)
+        self._values = None if values is None else values.with_tokens_sent(self.device.send)
 
     def logit_adapters(self, tokens: Integers) -> adapters.StepAdapters | None:
         """Returns the adapters of tokens of the step [A], as rows of logits; None: none changes logits."""
@@ -278,15 +277,8 @@ class CudaBackend:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
         batch = self.buffers.batch(shape, is_adapted)
         if self._values is not None:
-            batch = batch.with_embeddings(self._values)
+            batch = self._values.put(batch)
         return self.model(batch, self._caches)
-
-    def _on_device(self, values: InputEmbeddings) -> InputEmbeddings:
-        """Returns the values of a step with their tokens on the device, where the values are."""
-        tokens, deeper = self.device.send(values.tokens.numpy()), values.deeper
-        if deeper is not None:
-            deeper = replace(deeper, tokens=self.device.send(deeper.tokens.numpy()))
-        return InputEmbeddings(tokens, values.values, deeper)
 
     def _sent(self, values: torch.Tensor) -> torch.Tensor:
         """Returns values [N, E] that stand in place of tokens, where the model reads them."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.api import DeeperVectors, InputBatch, LayerCache
+from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.rotary import Angles
 from worker.layers.block import AnyBlock, Stream
 from worker.layers.embedding import VocabEmbedding
@@ -45,8 +45,7 @@ class Decoder(StagedModel):
             rotation = None if rotary is None else rotations[rotary]
             with self.ops.layer():
                 x, residual = block.forward(x, residual, batch, cache, rotation)
-            if batch.deeper is not None and number <= batch.deeper.values.shape[1]:
-                x = _deepened(x, batch.deeper, number)
+            x = batch.deepened(x, number)
             if self.capturing is not None:
                 self.capturing(number, x, residual)
         if self.handover is not None and not self.stage.is_last:
@@ -65,9 +64,3 @@ class Decoder(StagedModel):
         if self.handover is None or self.stage.is_first:
             return self.embed(batch), None
         return self.handover.receive(len(batch.token_ids), self.layers[0].has_residual)
-
-
-def _deepened(x: torch.Tensor, deeper: DeeperVectors, number: int) -> torch.Tensor:
-    """Adds vectors to what block `number` adds to the residual stream, [T, E], so that other tokens keep
-    their bits."""
-    return x.index_copy(0, deeper.tokens, x[deeper.tokens] + deeper.values[:, number - 1])

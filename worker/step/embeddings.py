@@ -2,12 +2,13 @@
 adapter, or what the encoder has made of media."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from kernels.api import DeeperVectors, InputEmbeddings, StepBatch
+from kernels.api import InputBatch, StepBatch
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.step.media import EncodedItems, positions_of
@@ -15,6 +16,7 @@ from worker.step.plan_reader import Step, ValueByRow
 from worker.step.rows import PlanError, column, require
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+Batch = TypeVar("Batch", bound=InputBatch)
 Values = Callable[[], torch.Tensor]
 """Returns values [N, D * E]; if there are others than positions, they cannot be used. May raise PlanError."""
 
@@ -26,6 +28,25 @@ class _Part:
     positions: Integers  # [N], ascending
     values: Values
     vectors_per_position: int = 1  # D: one in place of the token, others that are added behind layers
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """What stands in place of a step's tokens."""
+
+    tokens: torch.Tensor  # [N] int64: index into T
+    values: torch.Tensor  # [N, E]
+    deeper: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Tokens [M] int64, and what is added to their states behind the first L layers, [M, L, E]."""
+
+    def with_tokens_sent(self, send: Callable[[Integers], torch.Tensor]) -> "StepValues":
+        """Returns the same with tokens on the device where the values are."""
+        deeper = self.deeper and (send(self.deeper[0].numpy()), self.deeper[1])
+        return StepValues(send(self.tokens.numpy()), self.values, deeper)
+
+    def put(self, batch: Batch) -> Batch:
+        """Returns a batch with them."""
+        return batch.with_embeddings(self.tokens, self.values, self.deeper)
 
 
 class EmbeddingRows(ValueByRow[Sequence[_Part]]):
@@ -119,9 +140,9 @@ class EmbeddingRows(ValueByRow[Sequence[_Part]]):
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
         """Returns the batch of a step with the values of its rows, as of_step() gives them."""
         found = self.of_step(batch.row_starts, step)
-        return batch if found is None else batch.with_embeddings(found)
+        return batch if found is None else found.put(batch)
 
-    def of_step(self, row_starts: Integers, step: Step) -> InputEmbeddings | None:
+    def of_step(self, row_starts: Integers, step: Step) -> StepValues | None:
         """Returns the values of a step's tokens; None: none has any. The tokens are on the host. row_starts:
         [R] index of each row's first token. Raises PlanError."""
         if not self._by_row:
@@ -148,12 +169,11 @@ class EmbeddingRows(ValueByRow[Sequence[_Part]]):
                 values.append(sent)
         if not tokens:
             return None
-        given = InputEmbeddings(torch.from_numpy(np.concatenate(tokens)), torch.cat(values))
-        if not deeper:
-            return given
-        at, added = zip(*deeper, strict=True)
-        vectors = DeeperVectors(torch.from_numpy(np.concatenate(at)), torch.cat(added))
-        return replace(given, deeper=vectors)
+        added = None
+        if deeper:
+            at, vectors = zip(*deeper, strict=True)
+            added = torch.from_numpy(np.concatenate(at)), torch.cat(vectors)
+        return StepValues(torch.from_numpy(np.concatenate(tokens)), torch.cat(values), added)
 
 
 def _unusable(count: int, values: torch.Tensor) -> torch.Tensor:

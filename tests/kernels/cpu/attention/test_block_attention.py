@@ -150,8 +150,10 @@ WHOLE = [(0, 1), (0, 2), (0, 9), (0, 16), (0, 17), (0, 300), (0, 512), (0, 513),
 
 
 @BOTH
-@pytest.mark.parametrize("window", [None, 1, 3, 40, 512, 600])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("window", "heads", "kv_heads"),
+    [(None, 6, 2), (1, 11, 1), (3, 2, 2), (40, 6, 2), (512, 11, 1), (600, 2, 2)],
+)
 def test_bidirectional(heads: int, kv_heads: int, window: int | None, dtype: torch.dtype):
     """As dense attention; the same bits for a row alone and among others."""
     case = BlockCase(WHOLE, heads, kv_heads, dtype=dtype)

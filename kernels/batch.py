@@ -82,6 +82,15 @@ class InputBatch:
             return 0
         return len(self.token_ids if self.logit_tokens is None else self.logit_tokens)
 
+    def with_last_seen(self, last_seen: Integers) -> Self:
+        """Returns a batch whose tokens see up to these positions [T], in layers of the kinds that see media
+        whole; see AttentionPlan."""
+        plans = {
+            spec: plan.with_last_seen(last_seen) if spec.whole_media else plan
+            for spec, plan in self.attention.items()
+        }
+        return replace(self, attention=plans)
+
     def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> Self:
         """Returns a batch with values in place of some tokens; see InputEmbeddings."""
         return replace(self, input_embeddings=InputEmbeddings(tokens, values))

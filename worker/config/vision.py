@@ -58,6 +58,8 @@ class ProjectorConfig:
     """What makes vectors of a decoder of those of a tower: squares of patches become one vector, then
 
     linear(norm(x)), or linear(f(linear(norm(x))))
+
+    Where squares are averaged, a root-mean-square norm follows, with weights stored as their distance from 1.
     """
 
     merge: int = 1  # patches of a side of a square
@@ -65,6 +67,7 @@ class ProjectorConfig:
     tower_norm_eps: float | None = None  # of a root-mean-square norm before squares are made; None: none
     merging_linear: bool = False  # a square becomes a vector of the tower's width first
     layer_norm_eps: float | None = None  # of a layer norm of squares; None: none
+    average_eps: float | None = None  # of the norm of averages; None: a square is all values of its patches
     activation: str | None = None  # None: one linear layer
     bias: bool = True
 

@@ -4,6 +4,8 @@
     Mistral 3            Pixtral's tower, and squares of patches before the feed-forward part
     Idefics3, SmolVLM    SigLIP with a norm behind it, squares of patches, and one linear layer
     InternVL             InternViT, squares of patches, a norm, and a feed-forward part
+    Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
+                         an image see one another
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -11,15 +13,24 @@ An entry says how fields of config.json are read and what the checkpoint calls t
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import read_object
+from pagewire.checkpoints.files import BIDIRECTIONAL, read_object
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderConfig, DecoderFamily
 from worker.config.hf_config import WHAT, Fields, read_activation
 from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
-from worker.families.towers import BUCKETING_SIGLIP, CLIP, INTERN_VIT, PIXTRAL, SIGLIP, TowerFamily
+from worker.families.towers import (
+    BUCKETING_SIGLIP,
+    CLIP,
+    INTERN_VIT,
+    PIXTRAL,
+    SIGLIP,
+    SIGLIP_AND_NORM,
+    TowerFamily,
+)
 
 Names = Mapping[str, tuple[str, ...]]
 
@@ -48,6 +59,8 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
+    whole_images: bool = False
+    """Whether tokens of an image see all of it, in all layers."""
 
     def read_vision(self, whole: Fields, folder: Path, decoder: DecoderConfig) -> VisionConfig:
         """Reads the encoder's configuration. whole: config.json. folder: of the checkpoint. Raises
@@ -167,6 +180,20 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
     }
 
 
+def _read_gemma3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    name = "mm_tokens_per_image"
+    count, patches = whole.integer(name, 256), tower.patches_per_side
+    side = isqrt(count)
+    if side**2 != count or patches % side:
+        raise whole.wrong(name, f"is no square of a number that divides {patches} patches of a side")
+    if patches // side > _MOST_MERGED:
+        raise whole.wrong(name, f"averages more than {_MOST_MERGED} x {_MOST_MERGED} patches")
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(merge=patches // side, average_eps=tower.norm_eps, bias=False),
+    }
+
+
 _MOST_MERGED = 64
 """Patches of a side of a square."""
 
@@ -271,7 +298,23 @@ INTERNVL = SeeingFamily(
     spellings=(_IN_A_MODEL,),
     harmless=_OF_IMAGES,
 )
+GEMMA3 = SeeingFamily(
+    towers={"siglip_vision_model": SIGLIP_AND_NORM},
+    read=_read_gemma3,
+    decoder="gemma3_text",
+    tower="vision_tower",
+    projector={
+        "average_norm": ("multi_modal_projector.mm_soft_emb_norm",),
+        "up": ("multi_modal_projector.mm_input_projection_weight",),
+    },
+    text=("^", "language_model."),
+    spellings=_SPELLINGS,
+    harmless=_OF_IMAGES,
+    only={BIDIRECTIONAL: False},
+    whole_images=True,
+)
 SEEING = {
+    "Gemma3ForConditionalGeneration": GEMMA3,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "LlavaForConditionalGeneration": LLAVA,
@@ -280,6 +323,14 @@ SEEING = {
 }
 """By the names that config.json gives under `architectures`."""
 DEFAULT_SIZES: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
     "llama": {
         "vocab_size": 32000,
         "hidden_size": 4096,

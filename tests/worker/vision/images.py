@@ -24,8 +24,11 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "idefics3": ((32, 32),),
     "smolvlm": ((32, 32),),
     "internvl": ((28, 28),),
+    "gemma3": ((32, 32),),
 }
 """Of images, in pixels: height, width."""
+WHOLE = frozenset({"gemma3"})
+"""Families whose tokens of an image see one another."""
 
 
 def make_image(family: str, number: int = 0) -> Pixels:
@@ -87,6 +90,12 @@ class Judge:
             return {"pixel_values": padded, "image_sizes": sizes}
         return {"pixel_values": padded}
 
+    def token_types(self, ids: list[int]) -> dict[str, torch.Tensor]:
+        """What tells models whose images are seen whole where these are."""
+        if self.family not in WHOLE:
+            return {}
+        return {"token_type_ids": (torch.tensor([ids]) == self.placeholder).long()}
+
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:
         """[n, E] of one image."""
@@ -96,7 +105,9 @@ class Judge:
     @torch.inference_mode()
     def logits(self, ids: list[int], images: Sequence[Pixels]) -> torch.Tensor:
         """[T, V]."""
-        logits: torch.Tensor = self.model(input_ids=torch.tensor([ids]), **self.inputs(images)).logits[0]
+        logits: torch.Tensor = self.model(
+            input_ids=torch.tensor([ids]), **self.inputs(images), **self.token_types(ids)
+        ).logits[0]
         return logits
 
     @torch.inference_mode()
@@ -105,6 +116,7 @@ class Judge:
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
             **self.inputs(images),
+            **self.token_types(ids),
             max_new_tokens=count,
             do_sample=False,
             eos_token_id=[],

@@ -55,7 +55,9 @@ class Case:
     def last_seen(self, ends_in_one: bool = True) -> npt.NDArray[np.int64]:
         """[T]: of rows of several queries, all but the first and the last two are of images, a long one and
         one of three tokens. ends_in_one: the last two are of one, too."""
-        last = [np.arange(start, start + count) for start, count in zip(self.starts, self.counts, strict=True)]
+        last = [
+            np.arange(start, start + count) for start, count in zip(self.starts, self.counts, strict=True)
+        ]
         for row in last:
             if len(row) > 4:
                 row[1:-5] = row[max(1, len(row) - 6)]

@@ -139,7 +139,9 @@ SIGLIP = TowerFamily(
     unused=rf"head\..+|{_NOT_BEHIND}",
     harmless=("vision_use_head",),
 )
-SIGLIP_AND_NORM = replace(SIGLIP, read=lambda fields, sizes: replace(_read_siglip(fields, sizes), last_norm=True))
+SIGLIP_AND_NORM = replace(
+    SIGLIP, read=lambda fields, sizes: replace(_read_siglip(fields, sizes), last_norm=True)
+)
 """All of the tower, and the norm behind it: that of Gemma 3."""
 BUCKETING_SIGLIP = TowerFamily(
     read=_read_bucketing_siglip,

@@ -70,6 +70,9 @@ def test_sizes_of_older_files_are_numbers(tmp_path: Path, folder_of: FolderOf) -
         ("pixtral", {"preprocessor_config": {"size": {"longest_edge": 65}}}, "up to 72 pixels"),
         ("mistral3", {"preprocessor_config": {"size": {"longest_edge": 60}}, "config": SMALL}, "up to 64"),
         ("idefics3", {"preprocessor_config": {"max_image_size": {"longest_edge": 31}}}, "makes 31 pixels"),
+        ("gemma3", {"preprocessor_config": {"do_pan_and_scan": True}}, "do_pan_and_scan is true"),
+        ("gemma3", {"preprocessor_config": {"size": {"height": 32, "width": 31}}}, "makes 31 x 32 pixels"),
+        ("gemma3", {"processor_config": {"image_seq_length": 9}}, "has 9 tokens for an image"),
         ("internvl", {"preprocessor_config": {"max_patches": 65}}, "above 64"),
     ],
 )

@@ -76,7 +76,8 @@ Encoders of images beside a decoder of any family above but OPT and Gemma 4, whi
 `text_config.model_type` names. An image, or a tile of one, becomes vectors in place of tokens;
 it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
 `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
-rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer.
+rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer;
+Gemma 3, whose tokens of an image see one another, on CPUs alone.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
 in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their

@@ -5,8 +5,8 @@ and tokenizers read.
     make_vision_model(folder, "llava", vision={"hidden_act": "gelu"}, projector_hidden_act="relu")
 
 Items of images are small: 56 x 56 pixels for LLaVA (16 vectors), tiles of 32 x 32 for Idefics3 and SmolVLM (4
-vectors), tiles of 28 x 28 for InternVL (4 vectors), 32 x 32 for Gemma 3 (4 vectors), and any multiple of 8 for Pixtral (a vector for each
-8 x 8 pixels) or of 16 for Mistral 3 (a vector for each 16 x 16 pixels).
+vectors), tiles of 28 x 28 for InternVL (4 vectors), 32 x 32 for Gemma 3 (4 vectors), any multiple of 8 for
+Pixtral (a vector for each 8 x 8 pixels), of 16 for Mistral 3 (a vector for each 16 x 16 pixels).
 """
 
 import json

@@ -168,5 +168,5 @@ def _read_seeing(
     fields.refuse_unknown({*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text})
     vision = family.read_vision(whole, folder, config)
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
-    whole = (family.whole_images,) * config.num_layers if family.whole_images else ()
-    return replace(config, vision=vision, decoder=name, whole_images=whole)
+    seen = (True,) * config.num_layers if family.whole_images else ()
+    return replace(config, vision=vision, decoder=name, whole_images=seen)

@@ -88,7 +88,7 @@ class CudaPlatform(Platform[CudaBackend]):
         if any(config.whole_images):
             raise StartupError(
                 WHAT,
-                f"tokens of an image see one another in {config.architecture}, which is computed on CPUs alone",
+                f"tokens of an image see one another in {config.architecture}: it is computed on CPUs alone",
                 "use --device cpu",
             )
 

@@ -1,6 +1,6 @@
-"""Rows whose tokens of an item of media see all of it, also what follows them (AttentionPlan.with_last_seen).
+"""Rows whose tokens of an item of media see all of it, with what follows them (AttentionPlan.with_last_seen).
 
-A step computes such an item whole, or its end, where its beginning was computed before, in sight of all of it.
+A step computes such an item whole, or its end, where blocks of its beginning were found in the prefix cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kernels.api import StepBatch
-from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.attention.ragged import ranges
 from pagewire.internal.v1 import worker_pb2
 from worker.step.media import positions_of
 from worker.step.plan_reader import Step, ValueByRow

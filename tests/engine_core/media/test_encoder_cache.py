@@ -180,7 +180,7 @@ def test_a_chunk_takes_what_is_seen_whole_or_ends_before_it(
 
 def test_what_is_seen_whole_waits_for_room_beside_rows_that_decode() -> None:
     """A prompt that begins with an image begins in a step that has room for all of it, and one that goes on
-    with an image leaves room for it, whoever overtakes."""
+    with an image keeps room for it when others overtake."""
     world = World(budget=10, rows=4, whole_media=True)
     world.add(1, 2, max_tokens=9, ignore_eos=True)
     world.add(2, 4, max_tokens=9, ignore_eos=True)

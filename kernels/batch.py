@@ -116,6 +116,15 @@ class InputBatch:
         added = None if deeper is None else DeeperVectors(*deeper)
         return replace(self, input_embeddings=InputEmbeddings(tokens, values, added))
 
+    def with_last_seen(self, last_seen: Integers) -> Self:
+        """Returns a batch whose tokens see up to these positions [T], in layers of the kinds that see media
+        whole; see AttentionPlan."""
+        plans = {
+            spec: plan.with_last_seen(last_seen) if spec.whole_media else plan
+            for spec, plan in self.attention.items()
+        }
+        return replace(self, attention=plans)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch(InputBatch):

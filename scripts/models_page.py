@@ -75,7 +75,8 @@ Encoders of images beside a decoder of any family above but OPT and Gemma 4, whi
 `text_config.model_type` names. An image, or a tile of one, becomes vectors in place of tokens;
 it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
 `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
-rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer.
+rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer;
+Gemma 3, whose tokens of an image see one another, on CPUs alone.
 Those of Qwen have their own decoders alone, and positions of three axes
 ([images.md](images.md#positions-of-qwens-images)). Qwen3.5's text is served alone over several stages,
 and from a checkpoint without files that say what pixels become.

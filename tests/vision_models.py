@@ -5,8 +5,9 @@ and tokenizers read.
     make_vision_model(folder, "llava", vision={"hidden_act": "gelu"}, projector_hidden_act="relu")
 
 Items of images are small: 56 x 56 pixels for LLaVA (16 vectors), tiles of 32 x 32 for Idefics3 and SmolVLM (4
-vectors), tiles of 28 x 28 for InternVL (4 vectors), and any multiple of 8 for Pixtral (a vector for each
-8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL (a vector for each 16 x 16 or 8 x 8 pixels).
+vectors), tiles of 28 x 28 for InternVL (4 vectors), 32 x 32 for Gemma 3 (4 vectors), and any multiple of 8
+for Pixtral (a vector for each 8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL (a vector for each
+16 x 16 or 8 x 8 pixels).
 """
 
 import json
@@ -229,13 +230,42 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "images": _QWEN_IMAGES,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
+    "gemma3": {
+        "class": "Gemma3",
+        "vision": {"model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8},
+        "text": {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 9}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+        "fields": {"mm_tokens_per_image": 4},
+        "image_id": "image_token_id",
+        "tokens": {
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "Gemma3ImageProcessor",
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "resample": 2,
+            "size": {"height": 32, "width": 32},
+            "do_pan_and_scan": None,
+        },
+        "processor": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
+    },
 }
 """By family: the prefix of its classes in transformers, fields of its configurations, and what its files say
 of images."""
 
 
 def placeholder(family: str) -> str:
-    """Returns the token that stands for a vector of an image, which templates have once per image."""
+    """Returns the token that templates have once per image."""
+    tokens: dict[str, str] = FAMILIES[family]["tokens"]
+    return tokens.get("boi_token") or vector_token(family)
+
+
+def vector_token(family: str) -> str:
+    """Returns the token that stands for a vector of an image."""
     tokens: dict[str, str] = FAMILIES[family]["tokens"]
     return tokens.get("context_image_token") or tokens["image_token"]
 
@@ -265,7 +295,7 @@ def make_vision_model(
         text_config=_part(
             _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
         ),
-        **{made["image_id"]: tokenizer.token_to_id(placeholder(family))},
+        **{made["image_id"]: tokenizer.token_to_id(vector_token(family))},
         **made["fields"] | fields,
     )
     torch.manual_seed(seed)

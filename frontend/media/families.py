@@ -1,6 +1,7 @@
 """The families whose images are read."""
 
 from frontend.media.family import ImageFamily, ImageFiles, NotServed
+from frontend.media.gemma3 import Gemma3
 from frontend.media.idefics3 import Idefics3
 from frontend.media.internvl import InternVL
 from frontend.media.llava import Llava
@@ -8,6 +9,7 @@ from frontend.media.pixtral import Pixtral
 from frontend.media.qwen_vl import QwenVL
 
 _KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
+    ("gemma3", "Gemma3ImageProcessor"): Gemma3,
     ("idefics3", "Idefics3ImageProcessor"): Idefics3,
     ("internvl", "GotOcr2ImageProcessor"): InternVL,
     ("llava", "CLIPImageProcessor"): Llava,

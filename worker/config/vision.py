@@ -71,6 +71,8 @@ class ProjectorConfig:
     """What makes vectors of a decoder of those of a tower: squares of patches become one vector, then
 
     linear(norm(x)), or linear(f(linear(norm(x))))
+
+    Where squares are averaged, a root-mean-square norm follows, with weights stored as their distance from 1.
     """
 
     merge: int = 1  # patches of a side of a square
@@ -79,6 +81,7 @@ class ProjectorConfig:
     tower_layer_norm: bool = False  # it is a layer norm; else root mean squares
     merging_linear: bool = False  # a square becomes a vector of the tower's width first
     layer_norm_eps: float | None = None  # of a layer norm of squares; None: none
+    average_eps: float | None = None  # of the norm of averages; None: a square is all values of its patches
     activation: str | None = None  # None: one linear layer
     inner_square: bool = False  # the first of two linear layers keeps the width of a square
     bias: bool = True

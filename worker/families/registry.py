@@ -179,4 +179,5 @@ def _read_seeing(
     fields.refuse_unknown(harmless | set(_OF_IMAGES if is_flat else ()))
     vision = family.read_vision(whole, folder, config)
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
-    return replace(config, vision=vision, decoder=name)
+    seen = (True,) * config.num_layers if family.whole_images else ()
+    return replace(config, vision=vision, decoder=name, whole_images=seen)

@@ -7,6 +7,8 @@
     Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
                          positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
                          some blocks, too, whose vectors are added behind the decoder's first layers
+    Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
+                         an image see one another
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -14,10 +16,11 @@ An entry says how fields of config.json are read and what the checkpoint calls t
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import read_object
+from pagewire.checkpoints.files import BIDIRECTIONAL, read_object
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderConfig, DecoderFamily
 from worker.config.hf_config import MOST, WHAT, Fields, read_activation
@@ -32,6 +35,7 @@ from worker.families.towers import (
     QWEN2_VIT,
     QWEN3_VIT,
     SIGLIP,
+    SIGLIP_AND_NORM,
     TowerFamily,
 )
 
@@ -68,6 +72,8 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
+    whole_images: bool = False
+    """Whether tokens of an image see all of it, in all layers."""
 
     def read_vision(self, whole: Fields, folder: Path, decoder: DecoderConfig) -> VisionConfig:
         """Reads the encoder's configuration. whole: config.json. folder: of the checkpoint. Raises
@@ -189,6 +195,20 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
             layer_norm_eps=1e-5,
             activation=read_activation(whole, "projector_hidden_act", "gelu"),
         ),
+    }
+
+
+def _read_gemma3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    name = "mm_tokens_per_image"
+    count, patches = whole.integer(name, 256), tower.patches_per_side
+    side = isqrt(count)
+    if side**2 != count or patches % side:
+        raise whole.wrong(name, f"is no square of a number that divides {patches} patches of a side")
+    if patches // side > _MOST_MERGED:
+        raise whole.wrong(name, f"averages more than {_MOST_MERGED} x {_MOST_MERGED} patches")
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(merge=patches // side, average_eps=tower.norm_eps, bias=False),
     }
 
 
@@ -403,7 +423,23 @@ QWEN3_5_MOE = replace(
     decoder="qwen3_5_moe_text",
     decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
 )
+GEMMA3 = SeeingFamily(
+    towers={"siglip_vision_model": SIGLIP_AND_NORM},
+    read=_read_gemma3,
+    decoder="gemma3_text",
+    tower="vision_tower",
+    projector={
+        "average_norm": ("multi_modal_projector.mm_soft_emb_norm",),
+        "up": ("multi_modal_projector.mm_input_projection_weight",),
+    },
+    text=("^", "language_model."),
+    spellings=_SPELLINGS,
+    harmless=_OF_IMAGES,
+    only={BIDIRECTIONAL: False},
+    whole_images=True,
+)
 SEEING = {
+    "Gemma3ForConditionalGeneration": GEMMA3,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "LlavaForConditionalGeneration": LLAVA,
@@ -417,6 +453,14 @@ SEEING = {
 }
 """By the names that config.json gives under `architectures`."""
 DEFAULT_SIZES: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
     "llama": {
         "vocab_size": 32000,
         "hidden_size": 4096,

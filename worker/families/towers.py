@@ -152,6 +152,10 @@ SIGLIP = TowerFamily(
     unused=rf"head\..+|{_NOT_BEHIND}",
     harmless=("vision_use_head",),
 )
+SIGLIP_AND_NORM = replace(
+    SIGLIP, read=lambda fields, sizes: replace(_read_siglip(fields, sizes), last_norm=True)
+)
+"""All of the tower, and the norm behind it: that of Gemma 3."""
 BUCKETING_SIGLIP = TowerFamily(
     read=_read_bucketing_siglip,
     sizes=_CLIP_SIZES | {"hidden_size": 1152, "num_attention_heads": 16},

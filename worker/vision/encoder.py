@@ -19,6 +19,7 @@ from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, column_linear
 from worker.layers.norm import LayerNorm, RMSNorm
 from worker.parallel import Placement
+from worker.vision.layers import ParameterLinear
 from worker.vision.pixels import normalized, patches, pixel_table
 from worker.vision.tower import Tower, batch_of
 
@@ -41,20 +42,26 @@ class Projector(Layer):
         self.norm = self.merging = self.layer_norm = self.down = None
         if config.tower_norm_eps is not None:
             self.norm = norm(inputs, config.tower_norm_eps, place)
-        merged = inputs * config.merge**2
+        averages = config.average_eps is not None
+        merged = inputs if averages else inputs * config.merge**2
+        self.average_norm = None
+        if config.average_eps is not None:
+            self.average_norm = RMSNorm(inputs, config.average_eps, place, offset=1.0)
         if config.merging_linear:
             self.merging, merged = linear(merged, inputs, False), inputs
         if config.layer_norm_eps is not None:
             self.layer_norm = LayerNorm(merged, config.layer_norm_eps, place)
         inner = merged if config.inner_square else width
-        self.up = linear(merged, inner, config.bias)
+        self.up = ParameterLinear(merged, width, place) if averages else linear(merged, inner, config.bias)
         if config.activation is not None:
             self.down = linear(inner, width, config.bias)
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
         """[N, E of the tower] -> [n, E]. grid: rows and columns of patches, where squares are made."""
         x = x if self.norm is None else self.norm(x)
-        if self.config.merge > 1:
+        if self.average_norm is not None:
+            x = self.average_norm(averages(x, grid, self.config.merge))
+        elif self.config.merge > 1:
             x = squares(x, grid, self.config.merge, self.config.merged_by_channel)
         batch = batch_of(len(x), x.device)
         if self.merging is not None:
@@ -126,3 +133,14 @@ def squares(x: torch.Tensor, grid: tuple[int, int], side: int, by_channel: bool)
     cut = x.view(rows // side, side, columns // side, side, -1)
     order = (0, 2, 4, 1, 3) if by_channel else (0, 2, 1, 3, 4)
     return cut.permute(order).reshape(len(x) // side**2, -1)
+
+
+def averages(x: torch.Tensor, grid: tuple[int, int], side: int) -> torch.Tensor:
+    """[rows * columns, E] -> [rows * columns / side ** 2, E]: the mean of each square of patches, added in
+    float32, one patch after another."""
+    rows, columns = grid
+    cut = x.view(rows // side, side, columns // side, side, -1)
+    total = cut[:, 0, :, 0].float()
+    for patch in range(1, side**2):
+        total = total + cut[:, patch // side, :, patch % side].float()
+    return (total / side**2).to(x.dtype).flatten(0, 1)

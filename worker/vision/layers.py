@@ -8,7 +8,7 @@ import torch
 from kernels.api import InputBatch, LayerCache, Rotation
 from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import NamedTensors, Weight
-from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.linear import ColumnLinear, Part, RowLinear
 from worker.layers.matrix import Matrix
 from worker.layers.norm import RMSNorm
 from worker.parallel import Placement
@@ -30,6 +30,18 @@ class PatchLinear(Matrix):
         yield Weight(f"{name}.weight", self._stored, self.weight)
         if self.bias is not None:
             yield Weight(f"{name}.bias", tuple(self.bias.shape), self.bias)
+
+
+class ParameterLinear(ColumnLinear):
+    """A product with a matrix that checkpoints store as a parameter by itself, as [in, out]."""
+
+    def __init__(self, inputs: int, outputs: int, place: Placement) -> None:
+        super().__init__(inputs, (Part(outputs, slice(0, outputs)),), False, place, transposed=True)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """names: of the parameter."""
+        for name, weight in zip(names, super().weights(*names), strict=True):
+            yield replace(weight, name=name)
 
 
 class LearnedVectors(NamedTensors):

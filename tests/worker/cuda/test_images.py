@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pagewire.errors import StartupError
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.logprob_columns import Scored
 from tests.vision_models import make_vision_model
@@ -51,3 +52,9 @@ def test_bits_do_not_depend_on_the_step(family: str, tmp_path: Path, monkeypatch
     driver = load(budget=7)
     driver.runner.backend.capture(7)  # type: ignore[attr-defined]
     assert run(driver, *others, prompt)[-1] == alone
+
+
+def test_images_that_are_seen_whole_are_refused(tmp_path: Path):
+    folder = make_vision_model(tmp_path, "gemma3")
+    with pytest.raises(StartupError, match="computed on CPUs alone"):
+        Driver(folder, record=False, loader=load_on_the_host, dtype="float32", **SMALL)

@@ -73,6 +73,9 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("idefics3", {"scale_factor": 3}, "squares of 3"),
         ("idefics3", {"text_config__use_resampler": True}, "use_resampler"),
         ("smolvlm", {"vision_config__model_type": "idefics3_vision"}, "smolvlm_vision"),
+        ("gemma3", {"mm_tokens_per_image": 5}, "mm_tokens_per_image is 5"),
+        ("gemma3", {"mm_tokens_per_image": 9}, "divides 4 patches"),
+        ("gemma3", {"text_config__use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
         ("internvl", {"vision_feature_select_strategy": "full"}, "in no square"),
         ("internvl", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
@@ -301,3 +304,10 @@ def test_adapters_of_the_tower_are_known_as_such(folders: dict[str, Path], check
     plain = Driver(checkpoint("llama", num_hidden_layers=2))
     expected = plain.runner.backend.model.target_modules.targets  # type: ignore[attr-defined]
     assert targets.targets.keys() == expected.keys()
+
+
+def test_sizes_that_gemma3_leaves_out(folders: dict[str, Path], tmp_path: Path):
+    """As in its class."""
+    left_out = {f"text_config__{name}": None for name in ("num_attention_heads", "vocab_size")}
+    config = read_model_config(edited(folders["gemma3"], tmp_path / "edited", **left_out))
+    assert (config.num_heads, config.vocab_size, config.whole_images) == (8, 262208, (True, True))

@@ -29,8 +29,11 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "qwen3_vl": ((16, 40), (8, 48), (8, 8)),
     "qwen3_5": ((8, 24), (24, 24), (16, 8)),
     "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
+    "gemma3": ((32, 32),),
 }
 """Of images, in pixels: height, width."""
+WHOLE = frozenset({"gemma3"})
+"""Families whose tokens of an image see one another."""
 
 
 def make_image(family: str, number: int = 0) -> Pixels:
@@ -100,11 +103,12 @@ class Judge:
         found = dict(processor(list(images), do_resize=False, return_tensors="pt"))
         return found
 
-    def _types(self, ids: list[int]) -> dict[str, torch.Tensor]:
+    def token_types(self, ids: list[int]) -> dict[str, torch.Tensor]:
         """Returns which ids stand for images, for models that ask."""
-        if not self.family.startswith("qwen"):
-            return {}
-        return {"mm_token_type_ids": (torch.tensor([ids]) == self.placeholder).int()}
+        are_images = torch.tensor([ids]) == self.placeholder
+        if self.family in WHOLE:
+            return {"token_type_ids": are_images.long()}
+        return {"mm_token_type_ids": are_images.int()} if self.family.startswith("qwen") else {}
 
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:
@@ -117,7 +121,7 @@ class Judge:
     def logits(self, ids: list[int], images: Sequence[Pixels]) -> torch.Tensor:
         """[T, V]."""
         logits: torch.Tensor = self.model(
-            input_ids=torch.tensor([ids]), **self.inputs(images), **self._types(ids)
+            input_ids=torch.tensor([ids]), **self.inputs(images), **self.token_types(ids)
         ).logits[0]
         return logits
 
@@ -127,7 +131,7 @@ class Judge:
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
             **self.inputs(images),
-            **self._types(ids),
+            **self.token_types(ids),
             max_new_tokens=count,
             do_sample=False,
             eos_token_id=[],

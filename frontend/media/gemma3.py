@@ -33,5 +33,5 @@ class Gemma3:
     def cut(self, image: Image.Image) -> Cut:
         """Resizes an RGB image."""
         vectors = Vectors(0, self._count, self._token)
-        pieces = ["\n\n", self.placeholder, vectors, self._end, "\n\n"]
+        pieces: list[str | Vectors] = ["\n\n", self.placeholder, vectors, self._end, "\n\n"]
         return Cut([image.resize(self._size, self._resample)], pieces)

@@ -246,6 +246,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             position += data.draw(st.sampled_from([0, 0, 1, 5]), "gap")
             number = data.draw(st.integers(0, 3), "item")
             step, size = (2, 3) if number == 3 else (1, (1, 4, 6)[number])
+            if self.limits.max_whole_item is not None:
+                step, size = 1, min(size, self.limits.max_whole_item)
             if (end := position + step * size) > length:
                 return
             add_item(message, range(position, end, step), bytes([number]))

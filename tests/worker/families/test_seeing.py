@@ -156,7 +156,9 @@ def test_the_first_files_of_qwen(folders: dict[str, Path], tmp_path: Path):
     rope = text.pop("rope_parameters")
     changes = {**text, "text_config": None, "model_type": "qwen2_5_vl", "rope_theta": rope["rope_theta"]}
     changes["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
-    flat = edited(folder, tmp_path / "flat", vision_config__model_type=None, **changes)
+    changes |= {"vision_token_id": 7, "sliding_window": 32768, "vision_config__in_chans": 3}
+    changes |= {"vision_config__spatial_patch_size": 4, "vision_config__model_type": None}
+    flat = edited(folder, tmp_path / "flat", **changes)
     found, expected = read_model_config(flat), read_model_config(folder)
     assert expected.vision is not None and expected.vision.max_vectors == 36
     assert replace(found, vision=expected.vision, sizes=[]) == expected

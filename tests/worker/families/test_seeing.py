@@ -195,6 +195,19 @@ def test_vectors_that_are_kept_have_memory(folders: dict[str, Path]):
     assert vision.kept_bytes(initialize) == 100 * 48 * 4
 
 
+def test_an_encoder_has_memory_for_images_that_are_accepted(folders: dict[str, Path]):
+    """Of any size up to that which is prepared, or has as many vectors as are kept."""
+    vision = Driver(folders["qwen3_vl"], dtype="float32").runner.backend.model.vision
+    initialize = worker_pb2.Initialize(max_num_batched_tokens=8)
+    assert vision.kept_bytes(initialize) == 36 * 3 * 48 * 4
+    largest = vision.activation_bytes(initialize)
+    initialize.encoder_cache_tokens = 9
+    assert vision.kept_bytes(initialize) == 9 * 3 * 48 * 4
+    assert vision.activation_bytes(initialize) * 4 == largest
+    initialize.encoder_cache_tokens = 1000
+    assert vision.activation_bytes(initialize) == largest
+
+
 def test_decoders_by_the_type_of_their_configuration():
     assert decoder_of("qwen3_moe") == "Qwen3MoeForCausalLM"
     assert decoder_of("gemma3_text") == "Gemma3ForCausalLM"

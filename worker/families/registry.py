@@ -176,7 +176,7 @@ def _read_seeing(
         ropes = (None if rope is None else sections.read(fields, rope) for rope in config.ropes)
         config = replace(config, ropes=tuple(ropes))
     harmless = {*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text}
-    fields.refuse_unknown(harmless | set(_OF_IMAGES if is_flat else ()))
+    fields.refuse_unknown(harmless | ({*_OF_IMAGES, *family.harmless} if is_flat else set()))
     vision = family.read_vision(whole, folder, config)
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
     seen = (True,) * config.num_layers if family.whole_images else ()

@@ -384,6 +384,7 @@ QWEN2_5_VL = SeeingFamily(
     | {"down": ("visual.merger.mlp.2",)},
     text=("^", ""),
     spellings=({"model.": "model.language_model.", "visual.": "model.visual."},),
+    harmless=("vision_token_id",),
 )
 QWEN2_VL = replace(
     QWEN2_5_VL,

@@ -90,14 +90,16 @@ class ImageEncoder(Layer):
             Projector(of_square, tower_width, 1, width, place) for _ in config.deeper
         )
 
-    @property
-    def activation_bytes(self) -> int:
+    def activation_bytes(self, initialize: worker_pb2.Initialize) -> int:
         """About what the largest image takes while it is encoded: a few tensors of the tower's widths, the
-        queries, keys and values widened, and the pixels."""
-        tower = self.config.tower
+        queries, keys and values widened, and the pixels. A core accepts none with more vectors than it has
+        kept."""
+        tower, most = self.config.tower, self.config.tower.max_patches
+        if initialize.encoder_cache_tokens and tower.any_size:
+            most = min(most, initialize.encoder_cache_tokens * self.config.projector.merge**2)
         widths = 6 * tower.hidden_size + (1 + tower.gated) * 2 * tower.intermediate_size
         of_patch = widths * self._dtype.itemsize + 16 * tower.hidden_size + 3 * tower.patch_size**2 * 16
-        return (tower.max_patches + tower.class_token) * of_patch
+        return (most + tower.class_token) * of_patch
 
     def kept_bytes(self, initialize: worker_pb2.Initialize) -> int:
         """Of the vectors that a core has its worker keep, at most."""

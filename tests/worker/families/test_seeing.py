@@ -159,7 +159,9 @@ def test_the_first_files_of_qwen(folders: dict[str, Path], tmp_path: Path):
     rope = text.pop("rope_parameters")
     changes = {**text, "text_config": None, "model_type": "qwen2_5_vl", "rope_theta": rope["rope_theta"]}
     changes["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
-    flat = edited(folder, tmp_path / "flat", vision_config__model_type=None, **changes)
+    changes |= {"vision_token_id": 7, "sliding_window": 32768, "vision_config__in_chans": 3}
+    changes |= {"vision_config__spatial_patch_size": 4, "vision_config__model_type": None}
+    flat = edited(folder, tmp_path / "flat", **changes)
     found, expected = read_model_config(flat), read_model_config(folder)
     assert expected.vision is not None and expected.vision.max_vectors == 36
     assert replace(found, vision=expected.vision, sizes=[]) == expected
@@ -194,6 +196,19 @@ def test_vectors_that_are_kept_have_memory(folders: dict[str, Path]):
     assert vision.kept_bytes(initialize) == 32 * 48 * 4
     initialize.encoder_cache_tokens = 100
     assert vision.kept_bytes(initialize) == 100 * 48 * 4
+
+
+def test_an_encoder_has_memory_for_images_that_are_accepted(folders: dict[str, Path]):
+    """Of any size up to that which is prepared, or has as many vectors as are kept."""
+    vision = Driver(folders["qwen3_vl"], dtype="float32").runner.backend.model.vision
+    initialize = worker_pb2.Initialize(max_num_batched_tokens=8)
+    assert vision.kept_bytes(initialize) == 36 * 3 * 48 * 4
+    largest = vision.activation_bytes(initialize)
+    initialize.encoder_cache_tokens = 9
+    assert vision.kept_bytes(initialize) == 9 * 3 * 48 * 4
+    assert vision.activation_bytes(initialize) * 4 == largest
+    initialize.encoder_cache_tokens = 1000
+    assert vision.activation_bytes(initialize) == largest
 
 
 def test_decoders_by_the_type_of_their_configuration():

@@ -131,12 +131,12 @@ def pass_equal_operands() -> None:
     semantic = type(interpreter.interpreter_semantic)
     check, spread = semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value
 
-    def checked(self: Any, lhs: Any, rhs: Any, *options: Any, **named: Any) -> tuple[Any, Any]:
+    def checked(self: Any, lhs: Any, rhs: Any, *options: Any, **named: Any) -> Any:
         if type(lhs) is type(rhs) is tl.tensor and lhs.type is rhs.type and lhs.dtype.name in PLAIN:
             return lhs, rhs
         return check(self, lhs, rhs, *options, **named)
 
-    def spread_out(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    def spread_out(self: Any, lhs: Any, rhs: Any) -> Any:
         one, other = lhs.type, rhs.type
         alike = one.is_block() and other.is_block() and list(one.shape) == list(other.shape)
         if one is other or alike:

@@ -165,7 +165,7 @@ def _left(deadline: float) -> float:
 def _answer(connected: _Connection, url: Url) -> HTTPResponse:
     """Sends the request. Raises OSError and HTTPException."""
     connection = HTTPConnection(url.host, url.port)
-    connection.sock = connected  # type: ignore[assignment]
+    connection.sock = connected
     connection.putrequest("GET", url.target, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": url.authority, **_HEADERS}.items():
         connection.putheader(name, value)

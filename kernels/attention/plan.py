@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from kernels.ops.attention.ragged import Integers
 from kernels.torch_ops import HeadNorm, Ops
 
 LayerCache = tuple[torch.Tensor, ...]
@@ -70,7 +71,7 @@ class AttentionPlan(Protocol):
         """
         ...
 
-    def with_last_seen(self, last_seen: Integers) -> "AttentionPlan":
+    def with_last_seen(self, last_seen: npt.NDArray[np.int64]) -> "AttentionPlan":
         """Returns the plan of the same step whose tokens see up to these positions.
 
         last_seen: [T] int64, contiguous: of each token its own position, or a later one that its row computes

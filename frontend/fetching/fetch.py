@@ -1,7 +1,7 @@
 """Fetches the files of media, in the calling thread, which is that of a process that can be killed.
 
-A URL comes from a client, and neither it nor the server behind it is trusted. So a name is resolved once, all of its
-addresses must be public, and the connection is made to one of these, not to the name.
+A URL comes from a client, and neither it nor the server behind it is trusted. So a name is resolved once,
+all of its addresses must be public, and the connection is made to one of these, not to the name.
 """
 
 import socket
@@ -165,7 +165,7 @@ def _left(deadline: float) -> float:
 def _answer(connected: _Connection, url: Url) -> HTTPResponse:
     """Sends the request. Raises OSError and HTTPException."""
     connection = HTTPConnection(url.host, url.port)
-    connection.sock = connected  # type: ignore[assignment]
+    connection.sock = connected
     connection.putrequest("GET", url.target, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": url.authority, **_HEADERS}.items():
         connection.putheader(name, value)

@@ -1,7 +1,7 @@
 """Fetches the files of media, in the calling thread, which is that of a process that can be killed.
 
-A URL comes from a client, and neither it nor the server behind it is trusted. So a name is resolved once, all
-of its addresses must be public, and the connection is made to one of these, not to the name.
+A URL comes from a client, and neither it nor the server behind it is trusted. So a name is resolved once,
+all of its addresses must be public, and the connection is made to one of these, not to the name.
 """
 
 import socket

@@ -40,7 +40,7 @@ class MediaFetcher:
         found = [(where + URI_FIELD, each) for where, each in media_of(prompt, path) if is_url(each.uri)]
         job = reader_pb2.FetchMedia(uris=[each.uri for _, each in found], paths=[where for where, _ in found])
         request = reader_pb2.ReadRequest(media=job)
-        answer = await self._processes.ask(request, job.paths[0], tenant, len(found), PATIENCE)
+        answer, _ = await self._processes.ask(request, job.paths[0], tenant, len(found), PATIENCE)
         for (_, each), file in zip(found, answer.media.files, strict=True):
             each.data = file  # which clears uri
         return list(answer.media.digests)

@@ -32,6 +32,10 @@ LENGTH = struct.Struct("<I")
 """Prefix of each message: its length."""
 LONGEST = 1 << 28
 """Bytes of a response: a prompt's text, and twelve bytes per token."""
+Packed = bytes | bytearray
+"""What follows a response: Reading.media_bytes."""
+_PIECE = 1 << 18
+"""Bytes of it that are copied in one go."""
 WALL_LIMIT = 120.0
 """Seconds from request to response; only a suspended process exceeds them, since computing ones meet their
 CPU limit first."""
@@ -84,21 +88,21 @@ class PromptProcesses:
         tenant: str | None = None,
         weight: int = 1,
         patience: float = WALL_LIMIT,
-    ) -> reader_pb2.ReadResponse:
-        """Returns one response. When the client leaves, the process still finishes the job; a client that
-        leaves before its turn starts none. path: of the field that is read. tenant: whose turn it takes.
-        weight: bytes of text that take as long. patience: seconds from its turn on. Raises ServiceError,
-        naming the path of a deadly job."""
-        answer = await self._jobs.run(
+    ) -> tuple[reader_pb2.ReadResponse, Packed]:
+        """Returns one response, and what follows it. When the client leaves, the process still finishes the
+        job; a client that leaves before its turn starts none. path: of the field that is read. tenant: whose
+        turn it takes. weight: bytes of text that take as long. patience: seconds from its turn on. Raises
+        ServiceError, naming the path of a deadly job."""
+        answer, media = await self._jobs.run(
             lambda: asyncio.create_task(self._run(request, path, patience), name="reader"), tenant, weight
         )
         if answer.HasField("error"):
             raise _service_error(answer.error)
-        return answer
+        return answer, media
 
     async def _run(
         self, request: reader_pb2.ReadRequest, path: str, patience: float
-    ) -> reader_pb2.ReadResponse:
+    ) -> tuple[reader_pb2.ReadResponse, Packed]:
         """Runs in a turn."""
         running = self._next_idle() or await _Process.start(self._arguments, self._fork)
         self._busy.add(running)
@@ -188,15 +192,30 @@ class _Process:
             env=process.child_environment(),
         )
 
-    async def ask(self, request: bytes) -> reader_pb2.ReadResponse:
-        """Sends a request and returns its response. Raises IncompleteReadError or ConnectionError when the
-        process dies."""
+    async def ask(self, request: bytes) -> tuple[reader_pb2.ReadResponse, Packed]:
+        """Sends a request and returns its response, and what follows that. Raises IncompleteReadError or
+        ConnectionError when the process dies."""
         self._writer.write(LENGTH.pack(len(request)) + request)
         await self._writer.drain()
         (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
         if size > LONGEST:
             raise DecodeError
-        return reader_pb2.ReadResponse.FromString(await self._reader.readexactly(size))
+        response = reader_pb2.ReadResponse.FromString(await self._reader.readexactly(size))
+        return response, await self._receive(response.prompt.media_bytes)
+
+    async def _receive(self, size: int) -> Packed:
+        """Returns so many bytes, which are copied in small pieces. Raises IncompleteReadError and
+        ConnectionError."""
+        if size > LONGEST:
+            raise DecodeError
+        received, count = bytearray(size), 0
+        while count < size:
+            piece = await self._reader.read(min(size - count, _PIECE))
+            if not piece:
+                raise asyncio.IncompleteReadError(b"", size)
+            received[count : count + len(piece)] = piece
+            count += len(piece)
+        return received
 
     @property
     def lives(self) -> bool:

@@ -22,12 +22,12 @@ from frontend.media.checkpoint import Images
 from frontend.media.files import field_of, has_media
 from frontend.prompts.embeddings import read_embeddings
 from frontend.prompts.media_fetcher import MediaFetcher, has_urls
-from frontend.prompts.process_pool import PromptProcesses
+from frontend.prompts.process_pool import Packed, PromptProcesses
 from frontend.prompts.prompt_encoding import (
     BYTES_PER_ID,
     PromptEncoder,
     TokenizedPrompt,
-    num_positions,
+    packed,
 )
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
@@ -191,8 +191,10 @@ class PromptReader:
             return await self.run(lambda: read_embeddings(prompt.embeddings, path), tenant, size)
 
         def here() -> TokenizedPrompt:
-            return self._encoder.read(
-                prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+            return packed(
+                self._encoder.read(
+                    prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+                )
             )
 
         if prompt.HasField("token_ids") and len(prompt.token_ids.ids) <= FEW_IDS and not prompt.media:
@@ -234,7 +236,7 @@ class PromptReader:
             grammar = await self._do(
                 lambda: self._encoder.grammar(form),
                 lambda: reader_pb2.ReadRequest(answer_form=form),
-                lambda response: response.grammar,
+                lambda response, _: response.grammar,
                 SMALL + 1,
                 "prompt.chat.tools" if form.tools else "structured_output",
                 tenant,
@@ -246,7 +248,7 @@ class PromptReader:
         self,
         here: Callable[[], T],
         request: Callable[[], reader_pb2.ReadRequest],
-        read: Callable[[reader_pb2.ReadResponse], T],
+        read: Callable[[reader_pb2.ReadResponse, Packed], T],
         weight: int,
         path: str,
         tenant: str | None,
@@ -266,7 +268,7 @@ class PromptReader:
                 return await self.run(small, tenant, weight, PATIENCE)
             except TimeoutError:
                 self._suspend_threads()
-        return read(await self._processes.ask(request(), path, tenant, weight))
+        return read(*await self._processes.ask(request(), path, tenant, weight))
 
     @property
     def _uses_threads(self) -> bool:
@@ -317,7 +319,7 @@ def _weight(prompt: prompt_pb2.Prompt) -> int:
     return size
 
 
-def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
+def _read_prompt(response: reader_pb2.ReadResponse, media: Packed) -> TokenizedPrompt:
     read = response.prompt
     offsets = list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True))
     ids, second = unpack_u32_array(read.token_ids), read.second_text
@@ -327,10 +329,10 @@ def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
         offsets,
         read.truncated,
         second_text=second,
-        media=read.media,
-        num_media_tokens=num_positions(read.media),
+        packed_media=media,
+        num_media_tokens=read.media_tokens,
     )
 
 
-def _read_texts(response: reader_pb2.ReadResponse) -> list[list[int]]:
+def _read_texts(response: reader_pb2.ReadResponse, _: Packed) -> list[list[int]]:
     return [unpack_u32(column) for column in response.texts.token_ids]

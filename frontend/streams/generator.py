@@ -130,9 +130,9 @@ class Generator:
                     spec = replace(spec, media_digests=digests)
                     drop_files(request.prompt)
                 stream, message = await self._prepare(spec, timings)
-            num_bytes = sum(len(item.data) for item in message.media)
-            with self.limits.media(num_bytes, caller) if num_bytes else nullcontext():
-                async with self._submitted(request, entry, spec.without_media(), stream, message, timings):
+            media, spec = spec.prompt.packed_media, spec.without_media()
+            with self.limits.media(len(media), caller) if media else nullcontext():
+                async with self._submitted(request, entry, spec, stream, message, media, timings):
                     yield stream
 
     @asynccontextmanager
@@ -143,10 +143,11 @@ class Generator:
         spec: RequestSpec,
         stream: Stream,
         message: engine_pb2.AddRequest,
+        media: bytes | bytearray,
         timings: RequestTimings,
     ) -> AsyncIterator[None]:
         """Sends a request to an engine core, unless it has ended; leaving the block aborts it. entry: of the
-        registry. Raises ServiceError."""
+        registry. media: packed. Raises ServiceError."""
         routing = await self._route(spec)
         if entry.failure is not None:
             raise entry.failure
@@ -159,7 +160,7 @@ class Generator:
         entry.stream = stream
         group = self.registry.group_of(spec.identity.engine_id)
         begun = group is not None and group.begun
-        entry.ticket = self.engine.submit(message, stream, routing, begun=begun)
+        entry.ticket = self.engine.submit(message, stream, routing, begun=begun, media=media)
         if group is not None and not self.engine.waits(entry.ticket):
             group.begun = True
         timings.sent()

@@ -1,4 +1,3 @@
-from pagewire.internal.v1 import engine_pb2 as _engine_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
@@ -124,22 +123,24 @@ class FetchedMedia(_message.Message):
     def __init__(self, files: _Optional[_Iterable[bytes]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Reading(_message.Message):
-    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text", "media")
+    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text", "media_bytes", "media_tokens")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
-    MEDIA_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TOKENS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     text: str
     starts: bytes
     ends: bytes
     truncated: int
     second_text: int
-    media: _containers.RepeatedCompositeFieldContainer[_engine_pb2.MediaItem]
-    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ..., media: _Optional[_Iterable[_Union[_engine_pb2.MediaItem, _Mapping]]] = ...) -> None: ...
+    media_bytes: int
+    media_tokens: int
+    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ..., media_bytes: _Optional[int] = ..., media_tokens: _Optional[int] = ...) -> None: ...
 
 class Readings(_message.Message):
     __slots__ = ("token_ids",)

@@ -46,11 +46,11 @@ class Here:
     def __init__(self, hosts: tuple[str, ...]) -> None:
         self._fetcher = Fetcher(media_hosts(hosts), lambda host, port: HERE, HERE.__contains__)
 
-    async def ask(self, request: reader_pb2.ReadRequest, *_: object) -> reader_pb2.ReadResponse:
-        response = await asyncio.to_thread(answer_to, request, None, self._fetcher)
+    async def ask(self, request: reader_pb2.ReadRequest, *_: object) -> tuple[reader_pb2.ReadResponse, bytes]:
+        response, media = await asyncio.to_thread(answer_to, request, None, self._fetcher)
         if response.HasField("error"):
             raise _service_error(response.error)
-        return response
+        return response, media
 
     async def close(self) -> None:
         pass

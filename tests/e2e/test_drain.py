@@ -37,7 +37,11 @@ DISASTERS = {
 }
 
 
-@pytest.mark.parametrize("disaster", DISASTERS)
+@pytest.mark.parametrize(
+    ("service", "disaster"),
+    [*(("simulated", disaster) for disaster in DISASTERS), ("cpu", "drained")],
+    indirect=["service"],
+)
 def test_streams_of_a_core_that_ends_go_on(service: Service, disaster: str) -> None:
     """Tokens are the same in any case. Blocks are copied only from a core that lives on; where the machine is
     slow, not each time."""

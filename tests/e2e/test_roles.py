@@ -18,6 +18,7 @@ from tests.e2e import services
 pytestmark = pytest.mark.usefixtures("patient")
 
 PREFILL, DECODE = 0, 1
+KILLED = ("engine",), ("worker",), ("engine", "worker")
 PROMPT = ", ".join(map(str, range(1, 90)))
 REQUESTS: list[dict[str, Any]] = [
     {"seed": 1, "logprobs": 2},
@@ -84,8 +85,15 @@ def test_requests_go_on_at_the_core_that_decodes(service: Service, expected: lis
         assert any(each.timings is not None and each.timings.waits.kv_transfer for each in found)
 
 
-@pytest.mark.parametrize("kinds", [("engine",), ("worker",), ("engine", "worker")], ids="+".join)
-@pytest.mark.parametrize("rank", [PREFILL, DECODE])
+@pytest.mark.parametrize(
+    ("flags", "rank", "kinds"),
+    [
+        *(("simulated", rank, kinds) for rank in (PREFILL, DECODE) for kinds in KILLED),
+        ("cpu", PREFILL, ("engine", "worker")),
+    ],
+    indirect=["flags"],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else str(value),
+)
 def test_one_of_them_is_killed(
     service: Service, expected: list[Generation], rank: int, kinds: tuple[str, ...]
 ) -> None:

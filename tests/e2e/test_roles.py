@@ -18,7 +18,6 @@ from tests.e2e import services
 pytestmark = pytest.mark.usefixtures("patient")
 
 PREFILL, DECODE = 0, 1
-KILLED = ("engine",), ("worker",)
 PROMPT = ", ".join(map(str, range(1, 90)))
 REQUESTS: list[dict[str, Any]] = [
     {"seed": 1, "logprobs": 2},
@@ -86,13 +85,9 @@ def test_requests_go_on_at_the_core_that_decodes(service: Service, expected: lis
 
 
 @pytest.mark.parametrize(
-    ("flags", "rank", "kinds"),
-    [
-        *(("simulated", rank, kinds) for rank in (PREFILL, DECODE) for kinds in KILLED),
-        ("cpu", PREFILL, ("engine", "worker")),
-    ],
-    indirect=["flags"],
-    ids=lambda value: "+".join(value) if isinstance(value, tuple) else str(value),
+    ("rank", "kinds"),
+    [(PREFILL, ("engine", "worker")), (DECODE, ("engine",)), (DECODE, ("worker",))],
+    ids=["0-engine+worker", "1-engine", "1-worker"],
 )
 def test_one_of_them_is_killed(
     service: Service, expected: list[Generation], rank: int, kinds: tuple[str, ...]

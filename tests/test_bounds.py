@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NEIGHBOURS = ["vllm", "sglang", "kserve", "tritonclient[grpc]"]
 PLATFORM = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_34")
 
 
@@ -64,13 +66,26 @@ def online() -> None:
         pytest.skip(f"no package index: {why_offline()}")
 
 
-@pytest.mark.parametrize("neighbour", ["vllm", "sglang", "kserve", "tritonclient[grpc]"])
-def test_everything_that_serves_installs_beside(neighbour: str):
+def resolve_beside(neighbour: str) -> tuple[str, dict[str, str]]:
+    """Returns the newest release, and what is installed with it. Raises Unresolvable."""
+    newest = resolve([neighbour])[Requirement(neighbour).name]
+    return newest, resolve([*requirements("serve"), f"{neighbour}=={newest}"])
+
+
+@pytest.fixture(scope="module")
+def beside() -> Iterator[dict[str, Future[tuple[str, dict[str, str]]]]]:
+    """Of each neighbour, all at once: they wait for the index."""
+    with ThreadPoolExecutor(len(NEIGHBOURS)) as pool:
+        yield {} if why_offline() else {each: pool.submit(resolve_beside, each) for each in NEIGHBOURS}
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_everything_that_serves_installs_beside(
+    neighbour: str, beside: dict[str, Future[tuple[str, dict[str, str]]]]
+):
     """The newest release of each, with its pinned torch, numba and others. The error names what cannot be."""
-    name = Requirement(neighbour).name
-    newest = resolve([neighbour])[name]
-    found = resolve([*requirements("serve"), f"{neighbour}=={newest}"])
-    assert found[name] == newest and "torch" in found
+    newest, found = beside[neighbour].result()
+    assert found[Requirement(neighbour).name] == newest and "torch" in found
 
 
 def test_a_conflict_is_found():

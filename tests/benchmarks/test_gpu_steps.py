@@ -2,8 +2,6 @@
 is."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +10,11 @@ import pytest
 import torch
 
 from benchmarks.gpu.models import SHAPES
-from benchmarks.gpu.steps import Steps, load_runner, measure_all, table
+from benchmarks.gpu.steps import Steps, load_runner, main, measure_all, table
 from worker.families.registry import read_model_config
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 
-ROOT = Path(__file__).parents[2]
 TINY = SHAPES["tiny"]
 
 
@@ -95,21 +92,21 @@ def test_table():
     ]
 
 
-def test_the_command(tmp_path: Path):
-    """Two models, of which one fails and costs the other nothing; and the refusals."""
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """A model whose process measures it, one whose process fails, which costs others nothing; and the
+    refusals."""
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.gpu.steps", f"--json={file}"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    tiny = ["--device=cpu", "--batches=1,3", "--contexts=16,40", "--steps=6"]
+    tiny = ["--device=cpu", "--batches=1,3", "--contexts=16,40", "--steps=6", "--models=tiny"]
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["steps", f"--json={file}", *words])
+        main()
+        return capsys.readouterr().out
 
-    done = run(*tiny, "--models=tiny", "--prompts=24,40")
-    assert done.returncode == 0, done.stderr
-    assert "| tiny | decode, 3 x 40 |" in done.stdout
+    assert "| tiny | decode, 3 x 40 |" in run(*tiny, "--prompts=24,40")
     assert len(json.loads(file.read_text())["models"]["tiny"]["decode"]) == 4
-    done = run(*tiny, "--models=tiny", "--prompts=9000")
-    assert done.returncode == 0 and "- tiny: " in done.stdout, "longer than a step: its process failed"
-    assert "unknown models: huge" in run("--models=huge").stderr
-    assert "no CUDA device" in run().stderr
+    assert "- tiny: " in run(*tiny, "--prompts=9000"), "longer than a step: its process failed"
+    with pytest.raises(SystemExit, match="unknown models: huge"):
+        run("--models=huge")
+    with pytest.raises(SystemExit, match="no CUDA device"):
+        run()

@@ -172,7 +172,8 @@ BATCH_PARAMS = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[tuple[LLM, list[Generation]]]:
     """A model whose processes are killed, and what it answers before."""
-    with LLM("demo", max_num_seqs=4, dtype="float32", max_deaths=99) as llm:
+    flags = {"device": "simulated", "profile": "cpu", "worker_fault": ("slow-factor=4",)}
+    with LLM("demo", max_num_seqs=4, max_deaths=99, **flags) as llm:
         yield llm, llm.generate(BATCH, BATCH_PARAMS, progress=False)
 
 

@@ -32,9 +32,6 @@ so that one of them is preempted."""
 FLAGS: list[Any] = [
     pytest.param({"max_num_batched_tokens": 13, "scheduling": "ahead"}, id="in chunks, one step ahead"),
     pytest.param(
-        {"num_blocks": 16, "block_size": 8, "max_num_batched_tokens": 13}, id="a pool for two or three"
-    ),
-    pytest.param(
         {"num_blocks": 16, "block_size": 8, "swap_space": 0.001, "scheduling": "ahead"}, id="swapped"
     ),
 ]
@@ -171,18 +168,12 @@ def test_continuations(checkpoint: Path, generous: Client) -> None:
         assert repeated.logprob == pytest.approx(score.logprob, abs=1e-4) and not repeated.token_logprobs
 
 
-WINDOWS: list[Any] = [
-    pytest.param({}, id="alone"),
-    pytest.param({"speculate": "lookup", "max_num_batched_tokens": 13, "scheduling": "ahead"}, id="ahead"),
-]
-
-
-@pytest.mark.parametrize("flags", WINDOWS)
-def test_a_prompt_that_fills_the_context(checkpoint: Path, flags: dict[str, Any]) -> None:
+def test_a_prompt_that_fills_the_context(checkpoint: Path) -> None:
     """As evaluations ask for it: log-probabilities of as many tokens as the context has, and no output."""
     reference, draw = Reference(checkpoint), random.Random(7)
     prompt = [draw.randrange(3, VOCAB_SIZE) for _ in range(48)]
-    service = services.start(checkpoint, max_model_len=48, block_size=8, **flags)
+    ahead: dict[str, Any] = {"speculate": "lookup", "max_num_batched_tokens": 13, "scheduling": "ahead"}
+    service = services.start(checkpoint, max_model_len=48, block_size=8, **ahead)
     with service, Client(service.address) as client:
         for n in (1, 2):
             found = client.generate(prompt, max_tokens=0, n=n, prompt_logprobs=2, logprobs=1, stop="x")

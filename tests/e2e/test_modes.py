@@ -7,7 +7,8 @@ a pool for all and one for two or three whose victims are computed again or swap
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -251,17 +252,29 @@ def repeating() -> list[engine_pb2.AddRequest]:
     return messages
 
 
+@pytest.fixture(scope="module")
+def plainest() -> Callable[[Path], Ledger]:
+    """What a model gives without drafts and bursts, computed in the plainest way, once for all modes."""
+    return cache(lambda folder: InBfloat16(folder, False, 256, 120, 0).outputs(repeating(), ahead=False))
+
+
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize(
     ("cached", "ahead", "budget", "memory", "method"),
     [(*mode, method) for mode, method in zip(MODES[::5], itertools.cycle(("lookup", "heads")))],
 )
 def test_the_same_with_drafts(
-    target_and_head: tuple[Path, Path], cached: bool, ahead: bool, budget: int, memory: str, method: str
+    target_and_head: tuple[Path, Path],
+    plainest: Callable[[Path], Ledger],
+    cached: bool,
+    ahead: bool,
+    budget: int,
+    memory: str,
+    method: str,
 ):
     """Bit for bit, log-probabilities too: with drafts in this mode, and without them in the plainest one."""
     target, head = target_and_head
-    plain = InBfloat16(target, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    plain = plainest(target)
     num_blocks, host_bytes = 120 if memory == "plenty" else 7, HOST_BYTES if memory == "swap" else 0
     drafter = {"drafts": 5, "head": head if method == "heads" else None}
     engine = InBfloat16(target, cached, budget, num_blocks, host_bytes, **drafter)
@@ -276,11 +289,16 @@ def test_the_same_with_drafts(
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize(("cached", "ahead", "budget", "memory"), [MODES[4], MODES[9]])
 def test_the_same_with_drafts_beside_states(
-    tmp_path_factory: pytest.TempPathFactory, cached: bool, ahead: bool, budget: int, memory: str
+    checkpoints: dict[str, Path],
+    plainest: Callable[[Path], Ledger],
+    cached: bool,
+    ahead: bool,
+    budget: int,
+    memory: str,
 ):
     """Of a model that keeps a state per row."""
-    folder = make_checkpoint("qwen3_5", tmp_path_factory.mktemp("qwen3_5"))
-    plain = InBfloat16(folder, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    folder = checkpoints["qwen3_5"]
+    plain = plainest(folder)
     num_blocks = 120 if memory == "plenty" else 7
     engine = InBfloat16(folder, cached, budget, num_blocks, 0, drafts=5)
     for _ in range(2):
@@ -296,15 +314,16 @@ def test_the_same_with_drafts_beside_states(
 @pytest.mark.parametrize("model", ["llama", "qwen3_5"])
 def test_the_same_in_bursts(
     model: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    checkpoints: dict[str, Path],
+    plainest: Callable[[Path], Ledger],
     cached: bool,
     ahead: bool,
     budget: int,
     memory: str,
 ):
     """Bit for bit, log-probabilities too: steps that the core plans together, and one by one."""
-    folder = make_checkpoint(model, tmp_path_factory.mktemp(model), **HEADS[model])
-    plain = InBfloat16(folder, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    folder = checkpoints[model]
+    plain = plainest(folder)
     num_blocks = 120 if memory == "plenty" else 7
     host_bytes = HOST_BYTES if memory == "swap" and model == "llama" else 0
     engine = InBfloat16(folder, cached, budget, num_blocks, host_bytes, burst=7)
@@ -320,8 +339,13 @@ HEADS = {"llama": {"head_dim": 32, "hidden_size": 64}, "qwen3_5": {}}
 
 
 @pytest.fixture(scope="module")
-def target_and_head(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: make_checkpoint(name, tmp_path_factory.mktemp(name), **HEADS[name]) for name in HEADS}
+
+
+@pytest.fixture(scope="module")
+def target_and_head(
+    tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]
+) -> tuple[Path, Path]:
     """A model to whose cache the kernels can attend, and a head that is often right."""
-    folder = tmp_path_factory.mktemp("llama")
-    checkpoint = make_checkpoint("llama", folder / "plain", head_dim=32, hidden_size=64)
-    return write_agreeing_pair(folder, checkpoint, noise=0.03)
+    return write_agreeing_pair(tmp_path_factory.mktemp("pair"), checkpoints["llama"], noise=0.03)

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.local_service import Service
 from pagewire_client.results import FinishReason, Generation
@@ -28,13 +26,12 @@ async def test_256_streams_on_one_channel(demo: Service, client: Client):
     services.wait_until(lambda: services.is_idle(client))
 
 
-@pytest.mark.parametrize("flags", [{}, {"swap_space": 0.01}], ids=["recompute", "swap"])
-def test_a_pool_too_small_for_all_makes_requests_wait(flags: dict[str, float]):
+def test_a_pool_too_small_for_all_makes_requests_wait():
     """12 blocks of 8 tokens: three of the 24 requests fit at a time, and decoding preempts. What is preempted
     is computed again, or comes back from host memory where that is measured to be cheaper."""
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     prompts = [f"{number}, {number + 1}, {number + 2}," for number in range(24)]
-    service = services.start(dtype="float32", num_blocks=12, block_size=8, **flags)
+    service = services.start(dtype="float32", num_blocks=12, block_size=8, swap_space=0.01)
     with service, Client(service.address) as small, ThreadPoolExecutor(24) as pool:
         assert small.model().max_model_len == 12 * 8
         alone = [small.generate(prompt, params).token_ids for prompt in prompts]

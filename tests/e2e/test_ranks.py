@@ -33,7 +33,7 @@ TOO_LONG = SamplingParams(temperature=1.0, seed=7, max_tokens=300, ignore_eos=Tr
 """The outputs of this one request fill more than all blocks, so that one of them is preempted."""
 ALL = [(PROMPTS[0], TOO_LONG)] + [
     (prompt, params)
-    for prompt in PROMPTS
+    for prompt in PROMPTS[1::2]
     for params in (
         SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=3, prompt_logprobs=2),
         SamplingParams(temperature=1.0, seed=5, max_tokens=60, ignore_eos=True, n=2, presence_penalty=0.5),
@@ -41,7 +41,7 @@ ALL = [(PROMPTS[0], TOO_LONG)] + [
         SamplingParams(beam_search=BeamSearch(3), max_tokens=10, ignore_eos=True),
     )
 ]
-LONG = [SamplingParams(temperature=seed / 2, seed=seed, max_tokens=300, ignore_eos=True) for seed in range(3)]
+LONG = [SamplingParams(temperature=seed / 2, seed=seed, max_tokens=150, ignore_eos=True) for seed in range(3)]
 HANG_TIMEOUT_S = 6.0
 Shape = tuple[int, int]
 """Ranks that share a layer, and stages."""
@@ -99,20 +99,20 @@ def content(generation: Generation) -> object:
 @pytest.mark.parametrize(
     ("family", "flags", "shapes"),
     [
-        ("llama", {"dtype": "bfloat16"}, [SHARED, STAGED, (1, 3), (2, 2)]),
-        ("llama", {"dtype": "float32"}, [SHARED, STAGED, (1, 3), (2, 2)]),
-        ("mixtral", {"dtype": "bfloat16"}, [SHARED, STAGED]),
-        ("qwen3", {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3"}, [SHARED, STAGED]),
-        ("llama", {"dtype": "bfloat16", "quantization": "int8"}, [SHARED, STAGED]),
-        ("llama", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED, STAGED]),
-        ("qwen3_5", {"dtype": "bfloat16", "quantization": "int8"}, [SHARED, STAGED, (2, 2)]),
-        ("falcon_h1", {"dtype": "bfloat16"}, [SHARED, STAGED, (1, 3), (2, 2)]),
-        ("youtu", {"dtype": "bfloat16"}, [SHARED, STAGED]),
-        ("deepseek_v3", {"dtype": "float32"}, [SHARED, STAGED]),
-        ("gemma4", {"dtype": "bfloat16"}, [SHARED, STAGED, (2, 2)]),
-        ("gpt_oss", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED, STAGED]),
-        ("gptq", {"dtype": "bfloat16"}, [SHARED, STAGED]),
-        ("awq", {"dtype": "bfloat16"}, [SHARED, STAGED]),
+        ("llama", {"dtype": "bfloat16"}, [SHARED, (1, 3), (2, 2)]),
+        ("llama", {"dtype": "float32"}, [(2, 2)]),
+        ("mixtral", {"dtype": "bfloat16"}, [SHARED]),
+        ("qwen3", {"dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3"}, [SHARED]),
+        ("llama", {"dtype": "bfloat16", "quantization": "int8"}, [SHARED]),
+        ("llama", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED]),
+        ("qwen3_5", {"dtype": "bfloat16", "quantization": "int8"}, [(2, 2)]),
+        ("falcon_h1", {"dtype": "bfloat16"}, [(2, 2)]),
+        ("youtu", {"dtype": "bfloat16"}, [SHARED]),
+        ("deepseek_v3", {"dtype": "float32"}, [STAGED]),
+        ("gemma4", {"dtype": "bfloat16"}, [(2, 2)]),
+        ("gpt_oss", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED]),
+        ("gptq", {"dtype": "bfloat16"}, [SHARED]),
+        ("awq", {"dtype": "bfloat16"}, [SHARED]),
     ],
     ids=["bfloat16", "float32", "experts", "8-bit-cache", "int8", "int4", "delta", "mamba", "latents"]
     + ["deepseek_v3", "gemma4", "gpt_oss", "gptq", "awq"],
@@ -127,10 +127,9 @@ def test_ranks_have_the_bits_of_one(
         with start(folder, shape, max_deaths=99, **flags, **SMALL) as service:
             ranks = services.processes(service.pid)["worker"]
             assert len(ranks) == math.prod(shape)
-            for _ in range(2):
-                found = asyncio.run(answers(service.address))
-                expected = expected or found
-                assert found == expected, shape
+            found = asyncio.run(answers(service.address))
+            expected = expected or found
+            assert found == expected, shape
             preempted = services.metric(service.facts, "pagewire_core_preemptions_total")
             assert sum(preempted), "the blocks suffice for all"
             if shape != ALONE:
@@ -138,22 +137,24 @@ def test_ranks_have_the_bits_of_one(
                 wait_until_it_is_whole(service, len(ranks))
                 assert services.processes(service.pid)["worker"] == ranks
                 assert asyncio.run(answers(service.address)) == expected, shape
+                assert sum(services.metric(service.facts, "pagewire_core_prefix_cache_hits_total"))
 
 
-@pytest.mark.parametrize("shape", [SHARED, STAGED], ids=["shared", "staged"])
-def test_drafts_of_rank_0_change_no_bit(
-    shape: Shape, checkpoint: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_drafts_of_rank_0_change_no_bit(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """Of texts that repeat themselves, of a tenant's outputs and of grammars; by a draft model, and by a head
     that reads hidden states of all stages."""
     folder = checkpoint("llama")
     head = write_head(tmp_path / "head", folder)
     with start(folder, ALONE, dtype="bfloat16", **SMALL) as service:
         expected = asyncio.run(answers(service.address))
-    drafters = "lookup:tokens=4,shared=5000", f"draft:{folder},tokens=3", f"heads:{head},tokens=3"
-    for speculate in drafters:
+    drafters = [
+        (SHARED, "lookup:tokens=4,shared=5000", 2),
+        (SHARED, f"draft:{folder},tokens=3", 1),
+        (STAGED, f"heads:{head},tokens=3", 1),
+    ]
+    for shape, speculate, times in drafters:
         with start(folder, shape, dtype="bfloat16", speculate=speculate, **SMALL) as service:
-            assert [asyncio.run(answers(service.address)) for _ in range(2)] == [expected] * 2
+            assert [asyncio.run(answers(service.address)) for _ in range(times)] == [expected] * times
             assert sum(services.metric(service.facts, "pagewire_core_draft_tokens_total"))
 
 
@@ -169,14 +170,14 @@ def test_adapters_have_the_bits_of_one_rank(checkpoint: Callable[[str], Path], t
             return [content(each) for each in await asyncio.gather(*calls)]
 
     found = []
-    for shape in (ALONE, SHARED, STAGED, (2, 2)):
+    for shape in (ALONE, (2, 2)):
         with start(folder, shape, dtype="bfloat16", lora_folder=str(tmp_path), max_deaths=99) as service:
             found.append(asyncio.run(of_both(service.address)))
             if shape != ALONE:
                 os.kill(services.processes(service.pid)["engine"][0], signal.SIGKILL)
                 wait_until_it_is_whole(service, math.prod(shape))
                 found.append(asyncio.run(of_both(service.address)))
-    assert found[0][0] != found[0][1] and found == [found[0]] * 7
+    assert found[0][0] != found[0][1] and found == [found[0]] * 3
 
 
 @pytest.fixture(scope="module", params=[SHARED, STAGED], ids=["shared", "staged"])
@@ -235,8 +236,9 @@ def test_a_core_is_killed_and_its_ranks_are_adopted(group: Service, expected: li
     assert services.processes(group.pid)["worker"] == before["worker"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("rank", "number"), [(0, signal.SIGSTOP), (1, signal.SIGKILL)], ids=["0-stopped", "1-killed"]
+)
 def test_a_rank_ends_and_the_group_is_replaced(
     group: Service, expected: list[list[int]], rank: int, number: signal.Signals
 ) -> None:
@@ -246,19 +248,6 @@ def test_a_rank_ends_and_the_group_is_replaced(
     assert len(ranks) == 2
     with services.all_die([*ranks, *before["engine"]]):
         assert asyncio.run(stream_all(group.address, lambda: os.kill(ranks[rank], number))) == expected
-    wait_until_it_is_whole(group)
-
-
-def test_a_core_and_a_rank_are_killed_together(group: Service, expected: list[list[int]]) -> None:
-    before = services.processes(group.pid)
-    victims = [*before["engine"], before["worker"][1]]
-
-    def kill() -> None:
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
-
-    with services.all_die([*before["engine"], *before["worker"]]):
-        assert asyncio.run(stream_all(group.address, kill)) == expected
     wait_until_it_is_whole(group)
 
 

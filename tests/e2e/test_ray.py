@@ -61,38 +61,32 @@ def group_flags(nodes: RayNodes) -> dict[str, Any]:
     }
 
 
-def start(model: Path, nodes: RayNodes, **flags: Any) -> Service:
-    return services.start(model, **group_flags(nodes), **flags)
-
-
 def ranks_of_ray(nodes: RayNodes) -> list[int]:
     """The command and its rank, of the other node."""
     running = nodes.running
     return running.get("ranks", []) + running.get("worker", [])
 
 
-def test_ranks_of_ray_have_the_bits_of_one_worker(model: Path, nodes: RayNodes):
-    """And none is left behind when the service ends, nor the keys that it has made."""
-    with services.start(model, device="cpu", **SMALL) as service:
-        expected = asyncio.run(answers(service.address))
-    with start(model, nodes, **SMALL) as service:
-        ranks = ranks_of_ray(nodes)
-        assert len(ranks) == 2 and len(services.processes(service.pid)["worker"]) == 1
-        assert asyncio.run(answers(service.address)) == expected
-        (core,) = services.processes(service.pid)["engine"]
-        words = Path(f"/proc/{core}/cmdline").read_text().split("\0")
-        (key,) = (Path(word.partition("=")[2]) for word in words if word.startswith("--curve-key="))
-        assert key.stat().st_mode & 0o077 == 0
-        with services.all_die(ranks):
-            service.close()
-        assert not key.exists()
+def key_of(pid: int) -> Path:
+    """What a service has made for its ranks."""
+    (core,) = services.processes(pid)["engine"]
+    (key,) = (word.partition("=")[2] for word in services.words_of(core) if word.startswith("--curve-key="))
+    return Path(key)
 
 
 @pytest.fixture(scope="module")
 def service(model: Path, nodes: RayNodes) -> Iterator[Service]:
     patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
-    with patience, start(model, nodes, **LASTING) as service:
+    with patience, services.start(model, **group_flags(nodes), **LASTING, **SMALL) as service:
         yield service
+
+
+def test_ranks_of_ray_have_the_bits_of_one_worker(model: Path, nodes: RayNodes, service: Service):
+    with services.start(model, device="cpu", **SMALL) as one:
+        expected = asyncio.run(answers(one.address))
+    assert len(ranks_of_ray(nodes)) == 2 and len(services.processes(service.pid)["worker"]) == 1
+    assert asyncio.run(answers(service.address)) == expected
+    assert key_of(service.pid).stat().st_mode & 0o077 == 0
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +109,12 @@ def launcher(service: Service) -> int:
     return pid
 
 
-@pytest.mark.parametrize("killed", ["rank", "command", "actor", "launcher"])
+@pytest.mark.parametrize("killed", ["command", "actor", "launcher"])
 def test_what_is_killed_is_started_again(
     service: Service, nodes: RayNodes, expected: list[list[int]], killed: str
 ):
-    """And streams go on with the same tokens."""
+    """And streams go on with the same tokens. tests/e2e/test_hosts.py kills ranks."""
     victims: dict[str, Callable[[], int]] = {
-        "rank": lambda: nodes.running["worker"][0],
         "command": lambda: nodes.running["ranks"][0],
         "actor": lambda: actor(nodes),
         "launcher": lambda: launcher(service),
@@ -151,7 +144,7 @@ def test_a_node_is_gone_and_another_one_comes(
 
 
 def test_the_log_says_what_a_cluster_lacks(model: Path, nodes: RayNodes, service: Service, tmp_path: Path):
-    """And nothing is left behind when a service is killed while it waits, or serves."""
+    """And nothing is left behind when a service is killed while it serves, nor when one ends, nor its key."""
     with services.all_die(ranks_of_ray(nodes)):
         os.kill(service.pid, signal.SIGKILL)
     flags = group_flags(nodes) | {"threads": 2}
@@ -163,22 +156,24 @@ def test_the_log_says_what_a_cluster_lacks(model: Path, nodes: RayNodes, service
         assert "1 other nodes with 2 free CPUs each; the cluster has " in line and " with 1 CPUs; " in line
         nodes.add(2)
         waiting.wait_ready()
-        ranks = ranks_of_ray(nodes)
-        assert len(ranks) == 2
+        ranks, key = ranks_of_ray(nodes), key_of(waiting.process.pid)
+        assert len(ranks) == 2 and key.exists()
         with services.all_die(ranks):
-            waiting.process.kill()
+            waiting.process.terminate()
+            assert waiting.end()[0] == 0
+        assert not key.exists()
 
 
-def test_the_death_of_the_head_ends_the_service_in_one_line(model: Path, tmp_path: Path):
-    """Ray itself says nothing for a minute. The launcher's next start finds no cluster."""
-    with closing(RayNodes()) as nodes:
-        nodes.add(1)
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in group_flags(nodes).items()]
-        options.remove("--trusted-network=True")
-        with closing(services.Serve(tmp_path, str(model), "--trusted-network", *options)) as service:
-            service.wait_ready()
-            nodes.kill_head()
-            code, error = service.end()
+def test_the_death_of_the_head_ends_the_service_in_one_line(model: Path, nodes: RayNodes, tmp_path: Path):
+    """Ray itself says nothing for a minute. The launcher's next start finds no cluster. The last test: none
+    can use these nodes after it."""
+    nodes.add(1)
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in group_flags(nodes).items()]
+    options.remove("--trusted-network=True")
+    with closing(services.Serve(tmp_path, str(model), "--trusted-network", *options)) as service:
+        service.wait_ready()
+        nodes.kill_head()
+        code, error = service.end()
     assert code == 1 and "Traceback" not in error
     assert f"cannot use the Ray cluster: Ray's head at {nodes.address} does not answer: " in error
     assert error.splitlines()[-3].startswith("error: cannot use the Ray cluster")

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire_client.params import BeamSearch
 from tests.e2e import services
@@ -36,8 +34,7 @@ async def abort_one(address: str) -> None:
                 break
 
 
-@pytest.mark.parametrize("scheduling", ["sync", "ahead"])
-def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
+def test_a_recorded_service_replays(tmp_path: Path):
     """Preemption, forks, cut prompts, a beam search, an abort; two frontends."""
     path = tmp_path / "recording"
     limits = {"max_num_batched_tokens": 48, "max_num_seqs": 40, "num_blocks": 40}
@@ -47,7 +44,7 @@ def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
         profile="h200",
         worker_fault=("slow-factor=40",),  # 2 ms per step, so that requests meet
         frontends=2,
-        scheduling=scheduling,
+        scheduling="ahead",
         record=str(path),
         **limits,
     ) as service:

@@ -84,8 +84,11 @@ def test_requests_go_on_at_the_core_that_decodes(service: Service, expected: lis
         assert any(each.timings is not None and each.timings.waits.kv_transfer for each in found)
 
 
-@pytest.mark.parametrize("kinds", [("engine",), ("worker",), ("engine", "worker")], ids="+".join)
-@pytest.mark.parametrize("rank", [PREFILL, DECODE])
+@pytest.mark.parametrize(
+    ("rank", "kinds"),
+    [(PREFILL, ("engine", "worker")), (DECODE, ("engine",)), (DECODE, ("worker",))],
+    ids=["0-engine+worker", "1-engine", "1-worker"],
+)
 def test_one_of_them_is_killed(
     service: Service, expected: list[Generation], rank: int, kinds: tuple[str, ...]
 ) -> None:

@@ -39,14 +39,14 @@ def check(tally: rolling.Tally, restarts: int) -> None:
 
 
 def test_a_rolling_restart_behind_round_robin(service: Topology):
-    tally = asyncio.run(rolling.round_robin(service, 3))
-    check(tally, 3)
+    tally = asyncio.run(rolling.round_robin(service, 2))
+    check(tally, 2)
     assert tally.continued, "no stream was longer than the grace"
 
 
 @needs_nginx
 def test_a_rolling_restart_behind_nginx(balanced: Topology):
-    check(asyncio.run(rolling.behind_nginx(balanced, 3)), 3)
+    check(asyncio.run(rolling.behind_nginx(balanced, 2)), 2)
 
 
 @needs_nginx

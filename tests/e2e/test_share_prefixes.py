@@ -54,6 +54,7 @@ def test_a_prefix_is_copied(service: Service) -> None:
         assert found.timings is not None and found.timings.waits.kv_transfer > 0
 
 
+@pytest.mark.parametrize("service", ["simulated"], indirect=True)
 def test_the_holder_is_killed(service: Service) -> None:
     """Before, while or after it is asked: requests at the other core compute, with the same tokens."""
     with Client(service.address) as client:

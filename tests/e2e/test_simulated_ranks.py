@@ -44,9 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(
-    scope="module", params=[(2, 1), (4, 1), (1, 3), (2, 2)], ids=lambda shape: "{}x{}".format(*shape)
-)
+@pytest.fixture(scope="module", params=[(2, 1), (2, 2)], ids=lambda shape: "{}x{}".format(*shape))
 def group(request: pytest.FixtureRequest, folder: Path) -> Iterator[Service]:
     """Ranks that share layers, and stages of these."""
     tensor, stages = request.param

@@ -16,6 +16,7 @@ from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.local_service import Service
 from pagewire_client.transport import recovery
 from tests.e2e import services
+from tests.e2e.test_hang import FLAGS, SLOWLY
 
 PARAMS = [
     SamplingParams(max_tokens=250, ignore_eos=True, seed=seed, temperature=seed / 2) for seed in range(4)
@@ -29,6 +30,15 @@ def service() -> Iterator[Service]:
     flags = {"dtype": "float32", "openai_port": 0, "resume_timeout": 2 * services.PATIENCE_S}
     patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
     with patience, services.start(no_standby=False, **flags) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[Service]:
+    """Whose processes import no torch."""
+    flags = {**FLAGS, **SLOWLY, "resume_timeout": 2 * services.PATIENCE_S}
+    patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
+    with patience, services.start(no_standby=False, openai_port=0, **flags) as service:
         yield service
 
 
@@ -59,9 +69,10 @@ def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> N
     services.wait_until(is_asked_to_continue)
 
 
-def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> None:
+def test_a_standby_of_the_only_frontend_continues_streams(simulated: Service) -> None:
     """The process that goes on is forked by the one that waited, at the same ports, and clients continue by
     themselves."""
+    service = simulated
     wait_until_ready(service)
     expected = asyncio.run(stream_all(service.address))
     before = processes(service)["frontend"]
@@ -75,8 +86,9 @@ def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 @pytest.mark.parametrize("victims", ["serving", "standbys", "all"])
-def test_a_signal_from_outside_ends_no_stream(service: Service, victims: str, number: int) -> None:
+def test_a_signal_from_outside_ends_no_stream(simulated: Service, victims: str, number: int) -> None:
     """To each process at once, whatever it does: deaths that have one cause end a service, others do not."""
+    service = simulated
     wait_until_ready(service)
     expected = asyncio.run(stream_all(service.address))
     roles = processes(service).values()

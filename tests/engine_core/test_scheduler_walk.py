@@ -365,7 +365,7 @@ class SchedulerWalk(RuleBasedStateMachine):
 
 
 SchedulerWalk.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestSchedulerWalk = SchedulerWalk.TestCase
 

@@ -15,7 +15,7 @@ from tests.gguf_files import MODULES
 from tests.worker.fakes import Driver
 
 QUESTION = "What is the capital of France?"
-LENGTH = 224
+LENGTH = 112
 NEAR = 0.75
 """By how much the logit of a token chosen in bfloat16 may be below the largest in float32. Logits of this
 model spread over some 30; 16 bits change them by a few tenths."""

@@ -1,25 +1,25 @@
-"""Five hundred seeds; and a seed is one simulation, wherever it runs. docs/simulation.md has the rest."""
+"""Some hundred seeds; and a seed is one simulation, wherever it runs. docs/simulation.md has the rest."""
 
 import pytest
 
 from tests.simulation.run import Totals, run_chunk, run_seeds
 
-SEEDS = range(500)
-pytestmark = pytest.mark.timeout(2400)  # four minutes of one core, where other work takes both
-AGAIN = [3, 166, 272, 406]
+QUICK, SEEDS = range(30), range(30, 280)
+pytestmark = pytest.mark.timeout(2400)  # a minute of one core, where other work takes both
+AGAIN = [33, 166, 272]
 """A few of all kinds; 166 once showed an order that depended on addresses."""
 
 
 @pytest.fixture(scope="module")
 def totals() -> Totals:
-    """Of all seeds, by processes of their own."""
-    *_, last = run_seeds(SEEDS, processes=2)
+    """Of all other seeds, by a process of their own."""
+    *_, last = run_seeds(SEEDS, processes=1)
     return last
 
 
 def test_thirty_seeds() -> None:
-    """In the process of the test: what `make test` has of the five hundred."""
-    *_, last = run_seeds(range(30), processes=1)
+    """In the process of the test: what `make test` has."""
+    last = run_chunk(QUICK)
     assert not last.failures, "".join(text for _, text in last.failures)
     assert last.deaths > 5 and last.preemptions > 50
 

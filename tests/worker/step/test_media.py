@@ -138,7 +138,8 @@ def test_what_is_computed_in_place_of_an_item_fails_its_readers():
     step = SimpleNamespace(rows=np.array([1]), starts=np.array([0]), counts=np.array([5]))
     found = rows.of_step(np.zeros(1, np.int64), step)  # type: ignore[arg-type]
     assert found is not None and rows.failed == {1}
-    assert found[0].tolist() == [2, 3, 4] and found[1].shape == (3, 3) and found[1].isnan().all()
+    assert found.tokens.tolist() == [2, 3, 4] and found.deeper is None
+    assert found.values.shape == (3, 3) and found.values.isnan().all()
 
 
 @pytest.fixture(scope="module")

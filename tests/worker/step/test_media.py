@@ -138,7 +138,25 @@ def test_what_is_computed_in_place_of_an_item_fails_its_readers():
     step = SimpleNamespace(rows=np.array([1]), starts=np.array([0]), counts=np.array([5]))
     found = rows.of_step(np.zeros(1, np.int64), step)  # type: ignore[arg-type]
     assert found is not None and rows.failed == {1}
-    assert found[0].tolist() == [2, 3, 4] and found[1].shape == (3, 3) and found[1].isnan().all()
+    assert found.tokens.tolist() == [2, 3, 4] and found.deeper is None
+    assert found.values.shape == (3, 3) and found.values.isnan().all()
+
+
+def test_vectors_that_are_added_behind_layers_stand_beside_those_in_place_of_tokens():
+    """A row whose values are a message's, in the same step, has none of them."""
+    vectors = torch.arange(24.0).view(4, 6)  # of 4 positions: 2 in place of a token, 2 for each of two layers
+    kept = EncodedItems(lambda pixels: vectors, vectors_per_position=3)
+    rows, item = EmbeddingRows(torch.float32, media=kept), item_of(IMAGE, range(1, 5))
+    kept.follow(plan(item))
+    rows.add_row(1, worker_pb2.NewRow(media=[item]), [0] * 6, [])
+    given = InputEmbeddings(dtype="float32", positions=pack_u32([0]), values=bytes(8))
+    rows.add_row(2, worker_pb2.NewRow(embeddings=given), [0] * 6, [])
+    step = SimpleNamespace(rows=np.array([2, 1]), starts=np.array([0, 2]), counts=np.array([2, 4]))
+    found = rows.of_step(np.array([0, 2]), step)  # type: ignore[arg-type]
+    assert found is not None and found.deeper is not None
+    assert found.tokens.tolist() == [0, 2, 3, 4] and found.deeper[0].tolist() == [2, 3, 4]
+    assert torch.equal(found.values[1:], vectors[1:, :2])
+    assert torch.equal(found.deeper[1], vectors[1:, 2:].view(3, 2, 2))
 
 
 @pytest.fixture(scope="module")

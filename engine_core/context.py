@@ -42,6 +42,9 @@ class Limits:
     """What the worker has an encoder for, MediaKind."""
     max_item_vectors: int = 0
     """Of an item of media: the worker's encoder cache has room for so many."""
+    max_whole_item: int | None = None
+    """Vectors of an item of media, where a step computes it whole (ModelFacts.whole_media): there is room for
+    so many beside all other rows. None: an item may take several steps."""
     adapters_caveat: str = ""
     """Why the worker takes no adapters; empty: it takes them."""
     whole_prompts: bool = False

@@ -195,6 +195,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         max_adapters_per_step=ready.model.max_adapters_per_step,
         whole_prompts=ready.model.whole_prompts,
         encoder_cache_tokens=_encoder_cache_tokens(config, ready),
+        whole_media=ready.model.whole_media,
         max_num_encoder_tokens=config.max_num_encoder_tokens,
     )
 
@@ -202,6 +203,11 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
 def _encoder_cache_tokens(config: EngineConfig, ready: Ready) -> int:
     """Returns how many vectors of media the worker keeps."""
     return config.encoder_cache_tokens or max(config.max_num_batched_tokens, ready.max_item_vectors)
+
+
+def _whole_item_room(config: EngineConfig) -> int:
+    """Returns how many tokens of one prompt a step can always compute, whatever other rows decode."""
+    return max(config.max_num_batched_tokens - _num_rows(config) + 1, 1)
 
 
 def _has_prefix_cache(config: EngineConfig, ready: Ready) -> bool:
@@ -268,6 +274,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         input_embedding_size=model.input_embedding_size,
         media_kinds=frozenset(model.media_kinds),
         max_item_vectors=_encoder_cache_tokens(config, ready),
+        max_whole_item=_whole_item_room(config) if model.whole_media else None,
         adapters_caveat=model.adapters_caveat,
         whole_prompts=model.whole_prompts,
     )

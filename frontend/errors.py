@@ -160,6 +160,17 @@ class AdapterChanged(ServiceError):
     text = "continuation.adapter_digest: the adapter has another digest now, with which outputs would differ"
 
 
+class MediaChanged(ServiceError):
+    """A URL of a continuation names another file than when the stream began."""
+
+    code = code_pb2.FAILED_PRECONDITION
+    reason = "MEDIA_CHANGED"
+    text = (
+        "continuation.media_digests: a URL of the prompt has another file now, with which the output would"
+        " differ; begin again, or send files"
+    )
+
+
 class AdaptersDiffer(ServiceError):
     """Engine cores have loaded different adapters from one folder."""
 

@@ -13,7 +13,9 @@ from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.engine.core_list import GivenAddresses
 from frontend.engine.socket import EngineSocket
+from frontend.fetching.urls import media_hosts
 from frontend.model.info import ModelInfo
+from frontend.prompts.media_fetcher import MediaFetcher
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.classifier import Classifier
@@ -91,6 +93,7 @@ def make_parts(
         serves_others=limits.serves_others,
         pair_template=None if model.scoring is None else model.scoring.template,
         images=model.images,
+        media=MediaFetcher(config, fork_reader) if media_hosts(config.media_hosts) else None,
     )
     engine = _make_engine_client(config, state)
     generator = Generator(config, model, prompts, engine, limits, counters, tracer)

@@ -5,11 +5,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from frontend.auth.caller import Caller
+from frontend.fetching.urls import media_hosts
 from frontend.parts import FrontendParts
+from frontend.prompts.media_fetcher import has_urls
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
-from pagewire.v1 import tokenizer_pb2
+from pagewire.v1 import prompt_pb2, tokenizer_pb2
 
 
 @asynccontextmanager
@@ -20,13 +22,27 @@ async def tokenized(
     ServiceError."""
     await parts.generator.check_model(request.model, caller)
     size = request.ByteSize()
-    check = partial(check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
+    hosts = media_hosts(parts.config.media_hosts)
+    check = partial(
+        check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1, media_hosts=hosts)
+    )
     await parts.large_messages.run(check, size, caller)
+
     read = partial(
         parts.prompts.read, vocab_size=parts.vocab_size, offsets=request.offsets, tenant=caller.tenant
     )
+
+    async def read_one(prompt: prompt_pb2.Prompt, path: str) -> TokenizedPrompt:
+        if not has_urls(prompt):
+            return await read(prompt, path)
+        fetched = prompt_pb2.Prompt()
+        fetched.CopyFrom(prompt)
+        await parts.prompts.put_files(fetched, path, caller.tenant)
+        with parts.limits.reading(fetched.ByteSize(), caller):
+            return await read(fetched, path)
+
     with parts.limits.reading(size, caller):
-        yield [await read(each, f"prompts[{place}]") for place, each in enumerate(request.prompts)]
+        yield [await read_one(each, f"prompts[{place}]") for place, each in enumerate(request.prompts)]
 
 
 async def detokenized(

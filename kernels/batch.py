@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.attention.kv_cache_spec import AttentionSpec, KVCacheSpec
@@ -23,6 +25,15 @@ class InputEmbeddings:
 
     tokens: torch.Tensor  # [N] int64: index into T, all different
     values: torch.Tensor  # [N, E], of the model's dtype and on its device
+    deeper: "DeeperVectors | None" = None
+
+
+@dataclass(frozen=True)
+class DeeperVectors:
+    """Vectors that are added to the hidden states of some tokens behind each of a decoder's first layers."""
+
+    tokens: torch.Tensor  # [M] int64: index into T, all different
+    values: torch.Tensor  # [M, L, E], of L layers, of the model's dtype and on its device
 
 
 class SampledBy(NamedTuple):
@@ -49,6 +60,8 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
+    grid_positions: torch.Tensor | None = None
+    """[3, T] int64: of time, row and column, by which M-RoPE turns; None: all are `positions`."""
     token_types: torch.Tensor | None = None
     """[T] int64: of models that have them; None: all are 0."""
     adapters: StepAdapters | None = None
@@ -82,9 +95,37 @@ class InputBatch:
             return 0
         return len(self.token_ids if self.logit_tokens is None else self.logit_tokens)
 
-    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> Self:
-        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
-        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
+    @property
+    def deeper(self) -> DeeperVectors | None:
+        """What is added behind the first layers."""
+        return None if self.input_embeddings is None else self.input_embeddings.deeper
+
+    def deepened(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        """Returns what block `number` of a decoder, 1: the first one, adds to the residual stream [T, E],
+        with the vectors that are added behind it. Other tokens keep their bits."""
+        if (deeper := self.deeper) is None or number > deeper.values.shape[1]:
+            return x
+        return x.index_copy(0, deeper.tokens, x[deeper.tokens] + deeper.values[:, number - 1])
+
+    def with_embeddings(
+        self,
+        tokens: torch.Tensor,
+        values: torch.Tensor,
+        deeper: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Self:
+        """Returns a batch with values in place of some tokens; see InputEmbeddings. deeper: the fields of
+        DeeperVectors."""
+        added = None if deeper is None else DeeperVectors(*deeper)
+        return replace(self, input_embeddings=InputEmbeddings(tokens, values, added))
+
+    def with_last_seen(self, last_seen: npt.NDArray[np.int64]) -> Self:
+        """Returns a batch whose tokens see up to these positions [T], in layers of the kinds that see media
+        whole; see AttentionPlan."""
+        plans = {
+            spec: plan.with_last_seen(last_seen) if spec.whole_media else plan
+            for spec, plan in self.attention.items()
+        }
+        return replace(self, attention=plans)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +133,10 @@ class StepBatch(InputBatch):
     """An InputBatch whose rows are sampled from. A: sampled rows."""
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+
+    def with_grid_positions(self, positions: torch.Tensor) -> "StepBatch":
+        """Returns a batch whose tokens have these positions [3, T] int64."""
+        return replace(self, grid_positions=positions)
 
     def with_token_types(self, types: torch.Tensor) -> "StepBatch":
         """Returns a batch whose tokens have these types [T] int64."""

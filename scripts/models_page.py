@@ -44,9 +44,8 @@ is known by.
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
 CPUs and CUDA devices (except what says that it is on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
-on a CPU. Of `Gemma4ForConditionalGeneration`, `Llama4ForConditionalGeneration`,
-`Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration` the text is served, as by the
-families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have
+on a CPU. Of `Gemma4ForConditionalGeneration` and `Llama4ForConditionalGeneration` the text is served, as by
+the families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have
 a prefix cache by checkpoints of their states
 ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
 
@@ -76,7 +75,11 @@ Encoders of images beside a decoder of any family above but OPT and Gemma 4, whi
 `text_config.model_type` names. An image, or a tile of one, becomes vectors in place of tokens;
 it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
 `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
-rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer.
+rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer;
+Gemma 3, whose tokens of an image see one another, on CPUs alone.
+Those of Qwen have their own decoders alone, and positions of three axes
+([images.md](images.md#positions-of-qwens-images)). Qwen3.5's text is served alone over several stages,
+and from a checkpoint without files that say what pixels become.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
 in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their
@@ -204,7 +207,12 @@ def images_row(architecture: str) -> str:
         for name, made in VISION_MODELS.items()
         if f"{made['class']}ForConditionalGeneration" == architecture
     }
-    shapes = sum(family in families for family, _ in OF_IMAGES.values())
+    shapes = sum(
+        f"{changes['prefix']}ForConditionalGeneration" == architecture
+        if "prefix" in changes
+        else family in families
+        for family, changes in OF_IMAGES.values()
+    )
     towers = ", ".join(f"`{kind}`" for kind in SEEING[architecture].towers)
     return f"| `{architecture}` | {towers} | {shapes} |"
 
@@ -231,7 +239,7 @@ def rows_beside_images() -> Iterator[str]:
     """Yields the rows of families whose decoder is a part of a checkpoint that sees images."""
     plain = {family.read: name for name, family in DECODERS.items() if not family.nested}
     for name, family in DECODERS.items():
-        if family.nested:
+        if family.nested and name not in SEEING:
             yield f"| `{name}` | the text, as `{plain[family.read]}` | 2 |  |  |  |"
 
 

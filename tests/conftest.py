@@ -9,7 +9,7 @@ import pytest
 
 from kernels.cpu.instruction_sets import select, selected_set
 from kernels.cpu.requirements import why_not
-from tests.parts import entries, share_of, thorough
+from tests.parts import entries, thorough
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
@@ -32,7 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part", default="all", choices=("all", "quick", "rest"), help="see tests/thorough.toml"
     )
-    parser.addoption("--share", metavar="K/N", help="only the files of one of N parts, from 0")
     parser.addoption("--emulate-gpu", type=int, help="run Triton's kernels as PTX: 80, 86, 89, 90 or 120")
 
 
@@ -78,9 +77,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             parts[(item.nodeid in second) == (config.option.part == "rest")].append(item)
         items[:] = parts[True]
         config.hook.pytest_deselected(items=parts[False])
-    if config.option.share:
-        mine = share_of({item.path for item in items}, config.option.share)
-        items[:] = [item for item in items if item.path in mine]
     skip_marked(items, "cpu_kernels", why_not())
     chosen = selected_set()
     compact = chosen is not None and chosen.compact

@@ -5,7 +5,7 @@ tests/thorough.toml lists the second part; every other test is in the first one,
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,10 +57,3 @@ def thorough(names: Sequence[str], entries: Sequence[Entry]) -> set[str]:
         stays = {cases[number * len(cases) // entry.cases] for number in range(entry.cases)}
         left |= {name for name in cases if name not in stays and not name.endswith(entry.keep or "\n")}
     return left
-
-
-def share_of(files: Collection[Path], share: str) -> set[Path]:
-    """Which of these files are in a share, K/N with K from 0. Files are dealt in turn, by name: neighbours
-    take about as long as one another, and shares do not depend on where the checkout is."""
-    number, count = map(int, share.split("/"))
-    return set(sorted(files)[number::count])

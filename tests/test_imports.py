@@ -169,8 +169,13 @@ SEAMS = {
         *("frontend.field_names", "frontend.tokenization", "frontend.validation", "frontend.vectors"),
         *("pagewire", "pagewire.cli.connect", "pagewire.cli.extras", "pagewire.command_config"),
         *("pagewire.config", "pagewire.errors", "pagewire.flags", "pagewire.host"),
-        *("pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.logs", "pagewire.retry_after"),
-        *("pagewire.v1", "pagewire_client.transport.channel", "pagewire_client.transport.credentials"),
+        *("pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.limits", "pagewire.logs"),
+        *(
+            "pagewire.retry_after",
+            "pagewire.v1",
+            "pagewire_client.transport.channel",
+            "pagewire_client.transport.credentials",
+        ),
     },
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),

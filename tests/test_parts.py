@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import Entry, entries, share_of, thorough
+from tests.parts import Entry, entries, thorough
 
 ROOT = Path(__file__).parents[1]
 CASES = [f"tests/a/test_b.py::test_c[{number}]" for number in range(10)]
@@ -35,12 +35,3 @@ def test_the_longest_beginning_counts() -> None:
     ]
     names = [*CASES, "tests/a/test_b.py::test_d", "tests/a/test_b.py::test_cd", "tests/ab/test_b.py::test_c"]
     assert thorough(names, listed) == {*CASES[1:], "tests/a/test_b.py::test_cd"}
-
-
-def test_shares_take_turns() -> None:
-    """The same wherever the checkout lies."""
-    names = ["b/test_d.py", "a/test_c.py", "a/test_a.py", "a/test_b.py", "b/test_e.py"]
-    for root in (Path("/x"), Path("/y/z")):
-        shares = [share_of([root / name for name in names], f"{number}/2") for number in range(2)]
-        assert shares[0] == {root / name for name in ("a/test_a.py", "a/test_c.py", "b/test_e.py")}
-        assert shares[1] == {root / name for name in names} - shares[0]

@@ -5,8 +5,9 @@ and tokenizers read.
     make_vision_model(folder, "llava", vision={"hidden_act": "gelu"}, projector_hidden_act="relu")
 
 Items of images are small: 56 x 56 pixels for LLaVA (16 vectors), tiles of 32 x 32 for Idefics3 and SmolVLM (4
-vectors), tiles of 28 x 28 for InternVL (4 vectors), and any multiple of 8 for Pixtral (a vector for each
-8 x 8 pixels) or of 16 for Mistral 3 (a vector for each 16 x 16 pixels).
+vectors), tiles of 28 x 28 for InternVL (4 vectors), 32 x 32 for Gemma 3 (4 vectors), and any multiple of 8
+for Pixtral (a vector for each 8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL (a vector for each
+16 x 16 or 8 x 8 pixels).
 """
 
 import json
@@ -70,6 +71,20 @@ _IDEFICS_IMAGES = _PROCESSOR | {
     "size": {"longest_edge": 96},
     "max_image_size": {"longest_edge": 32},
 }
+_QWEN_TOKENS = {
+    "image_token": "<|image_pad|>",
+    "video_token": "<|video_pad|>",
+    "vision_start_token": "<|vision_start|>",
+    "vision_end_token": "<|vision_end|>",
+}
+_QWEN3_ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 3, 1]}
+_QWEN_TOWER = {"depth": 3, "num_heads": 2, "patch_size": 4, "out_hidden_size": 48}
+_QWEN_IMAGES = (
+    _PROCESSOR
+    | _CLIP_NORM
+    | {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2}
+    | {"temporal_patch_size": 2, "size": {"shortest_edge": 128, "longest_edge": 2304}}
+)
 _PIXTRAL_IMAGES = _PROCESSOR | _CLIP_NORM | {"image_processor_type": "PixtralImageProcessor"}
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -165,13 +180,92 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "processor": {"processor_class": "InternVLProcessor", "image_seq_length": 4},
     },
+    "qwen2_vl": {
+        "class": "Qwen2VL",
+        "vision": {"model_type": "qwen2_vl_vision", "depth": 3, "num_heads": 2, "patch_size": 4}
+        | {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2},
+        "text": {"model_type": "qwen2_vl_text"}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen2VLProcessor"},
+    },
+    "qwen2_5_vl": {
+        "class": "Qwen2_5_VL",
+        "vision": _QWEN_TOWER
+        | {"model_type": "qwen2_5_vl_vision", "window_size": 16, "fullatt_block_indexes": [1]},
+        "text": {"model_type": "qwen2_5_vl_text"}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 2, 3]}},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen2_5_VLProcessor"},
+    },
+    "qwen3_5": {
+        "class": "Qwen3_5",
+        "vision": _QWEN_TOWER | {"model_type": "qwen3_5_vision", "num_position_embeddings": 9},
+        "text": {"model_type": "qwen3_5_text", "head_dim": 16, "initializer_range": 0.15}
+        | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4}
+        | {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+        | {"layer_types": ["linear_attention", "full_attention"]}
+        | {"rope_parameters": _QWEN3_ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
+    "qwen3_vl": {
+        "class": "Qwen3VL",
+        "vision": _QWEN_TOWER
+        | {"model_type": "qwen3_vl_vision", "num_position_embeddings": 16}
+        | {"deepstack_visual_indexes": [0, 2]},
+        "text": {"model_type": "qwen3_vl_text", "head_dim": 16, "rope_parameters": _QWEN3_ROPE},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
+    "gemma3": {
+        "class": "Gemma3",
+        "vision": {"model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8},
+        "text": {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 9}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+        "fields": {"mm_tokens_per_image": 4},
+        "image_id": "image_token_id",
+        "tokens": {
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "Gemma3ImageProcessor",
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "resample": 2,
+            "size": {"height": 32, "width": 32},
+            "do_pan_and_scan": None,
+        },
+        "processor": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
+    },
 }
 """By family: the prefix of its classes in transformers, fields of its configurations, and what its files say
 of images."""
 
 
 def placeholder(family: str) -> str:
-    """Returns the token that stands for a vector of an image, which templates have once per image."""
+    """Returns the token that templates have once per image."""
+    tokens: dict[str, str] = FAMILIES[family]["tokens"]
+    return tokens.get("boi_token") or vector_token(family)
+
+
+def vector_token(family: str) -> str:
+    """Returns the token that stands for a vector of an image."""
     tokens: dict[str, str] = FAMILIES[family]["tokens"]
     return tokens.get("context_image_token") or tokens["image_token"]
 
@@ -184,25 +278,28 @@ def make_vision_model(
     text: Mapping[str, Any] | None = None,
     images: Mapping[str, Any] | None = None,
     processor: Mapping[str, Any] | None = None,
+    prefix: str = "",
     **fields: Any,
 ) -> Path:
     """Writes config, weights, tokenizer, chat template and the files of the processor into the folder, and
     returns it. vision, text: fields of these parts of the configuration. images, processor: fields of
-    preprocessor_config.json and processor_config.json. fields: of the configuration."""
+    preprocessor_config.json and processor_config.json. prefix: of other classes. fields: of the
+    configuration."""
     made = FAMILIES[family]
     tokens: dict[str, str] = made["tokens"]
+    prefix = prefix or made["class"]
     tokenizer = make_tokenizer(WORDS)
     tokenizer.add_special_tokens(list(tokens.values()))
-    config = getattr(transformers, f"{made['class']}Config")(
+    config = getattr(transformers, f"{prefix}Config")(
         vision_config=_part(_TOWER | made["vision"] | dict(vision or {})),
         text_config=_part(
             _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
         ),
-        **{made["image_id"]: tokenizer.token_to_id(placeholder(family))},
+        **{made["image_id"]: tokenizer.token_to_id(vector_token(family))},
         **made["fields"] | fields,
     )
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{made['class']}ForConditionalGeneration")(config)
+    model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or not parameter.any():  # those that transformers makes 0 and 1
             torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)
@@ -216,8 +313,15 @@ def make_vision_model(
     named = {"processor_class": made["processor"]["processor_class"]}
     _write(folder / "preprocessor_config.json", made["images"] | named | dict(images or {}))
     _write(folder / "processor_config.json", made["processor"] | dict(processor or {}))
-    (folder / "chat_template.jinja").write_text(_TEMPLATE.replace("PLACEHOLDER", placeholder(family)))
+    (folder / "chat_template.jinja").write_text(
+        _TEMPLATE.replace("PLACEHOLDER", _written(tokens, placeholder(family)))
+    )
     return folder
+
+
+def _written(tokens: Mapping[str, str], placeholder: str) -> str:
+    """Returns what a template has for an image."""
+    return tokens.get("vision_start_token", "") + placeholder + tokens.get("vision_end_token", "")
 
 
 _TEMPLATE = """\

@@ -75,6 +75,7 @@ def make_ready(
             quantization=model.quantization,
             grammar_engine=executor.backend.grammars.engine,
             whole_prompts=config.bidirectional,
+            whole_media=any(config.whole_images),
             media_kinds=[] if config.vision is None else [engine_pb2.MEDIA_KIND_IMAGE],
         ),
         max_item_vectors=0 if config.vision is None else config.vision.max_vectors,

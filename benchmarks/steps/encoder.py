@@ -75,12 +75,12 @@ def transformers_encoder(folder: str, dtype: str, threads: int) -> Encode:
     import torch
     from transformers import AutoModelForImageTextToText
 
-    from worker.families.seeing import read_pixels
+    from worker.families.seeing import pixel_fields, read_pixels
     from worker.vision.pixels import normalized, pixel_table
 
     torch.set_num_threads(threads)
     model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    table = pixel_table(read_pixels(Path(folder)))
+    table = pixel_table(read_pixels(pixel_fields(Path(folder))))
     is_nested = model.config.model_type in ("idefics3", "smolvlm")
 
     @torch.inference_mode()

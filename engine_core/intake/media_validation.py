@@ -1,5 +1,6 @@
 """Media of a prompt: whether they fit it and the model, and what the prefix cache knows of them."""
 
+from collections.abc import Sequence
 from math import prod
 from struct import pack
 
@@ -58,4 +59,16 @@ def _item(given: engine_pb2.MediaItem, prompt_len: int, limits: Limits) -> Media
     if len(positions) > limits.max_item_vectors:
         text = f"have an item of {len(positions)} vectors, of which the encoder cache holds"
         raise Refused(PATH, f"{text} {limits.max_item_vectors}", "MEDIA_TOO_LARGE")
+    if limits.max_whole_item is not None:
+        _check_whole(positions, limits.max_whole_item)
     return MediaItem(given.kind, shape, data, given.digest, positions)
+
+
+def _check_whole(positions: Sequence[int], room: int) -> None:
+    """Raises Refused for an item that no step can compute whole. room: vectors."""
+    if positions[-1] - positions[0] >= len(positions):
+        raise Refused(PATH, "have an item whose positions do not follow one another")
+    if len(positions) > room:
+        text = f"have an item of {len(positions)} vectors, which a step computes together, and has room for"
+        todo = "more with a larger --max-num-batched-tokens, or fewer --max-num-seqs"
+        raise Refused(PATH, f"{text} {max(room, 0)}: {todo}", "MEDIA_TOO_LARGE")

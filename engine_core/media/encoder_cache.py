@@ -8,6 +8,9 @@ A step encodes no more vectors than its budget, but for a single item that is la
 first position whose item finds no room in budget or cache; the next step begins with that item, before any
 other, and no valid item is larger than the cache: so every prompt advances.
 
+Where tokens of an item see one another, no chunk cuts one: it ends before the item, or takes all of it.
+Cached blocks may end within an item, all of which was seen when they were computed.
+
 A worker has no vectors when it begins, and when a core adopts it.
 """
 
@@ -25,9 +28,10 @@ from engine_core.step.plan import MediaItem, Plan
 class EncoderCache:
     """Decides what each plan encodes and forgets. Prompts without media cost nothing."""
 
-    def __init__(self, capacity: int, budget: int) -> None:
-        """capacity: vectors that the worker keeps. budget: vectors that a step encodes."""
-        self.capacity, self.budget = capacity, budget
+    def __init__(self, capacity: int, budget: int, whole_media: bool = False) -> None:
+        """capacity: vectors that the worker keeps. budget: vectors that a step encodes. whole_media: no chunk
+        cuts an item."""
+        self.capacity, self.budget, self._whole_media = capacity, budget, whole_media
         self.num_encoded = self.num_encoded_vectors = self.num_hits = 0
         """Items and vectors that were encoded, and items that were kept from an earlier step, since the
         start; a hit counts once for each chunk that needs the item."""
@@ -62,9 +66,17 @@ class EncoderCache:
         self.is_short |= not fits
         return fits
 
+    def least(self, sequence: Sequence, start: int) -> int:
+        """Returns how many tokens a chunk of a sequence has at least that begins at position `start`."""
+        item = _across(sequence, start + 1) if self._whole_media else None
+        return 1 if item is None else item.positions[-1] + 1 - start
+
     def extend(self, sequence: Sequence, start: int, end: int, plan: Plan) -> int:
         """Has a plan encode what it needs to compute the positions from `start` to before `end` of a
-        sequence. Returns where to stop: `end`, or a position whose item finds no room."""
+        sequence. Returns where to stop: `end`, or before an item that it would cut and must not, or a
+        position whose item finds no room. A chunk of least() tokens is not cut."""
+        cut = _across(sequence, end) if self._whole_media else None
+        end = end if cut is None else cut.positions[0]
         touched = list(_touched(sequence, start, end))
         for item, _ in touched:
             if item.digest in self._kept:
@@ -132,6 +144,14 @@ class EncoderCache:
         self.num_vectors += size
         self.num_encoded += 1
         self.num_encoded_vectors += size
+
+
+def _across(sequence: Sequence, end: int) -> MediaItem | None:
+    """Returns the item that has positions before `end` and from there on; None: there is none."""
+    for item in sequence.request.parameters.media:
+        if item.positions[0] < end <= item.positions[-1]:
+            return item
+    return None
 
 
 def _touched(sequence: Sequence, start: int, end: int) -> Iterator[tuple[MediaItem, int]]:

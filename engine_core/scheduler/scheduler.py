@@ -75,13 +75,15 @@ class Scheduler:
         whole_prompts: bool = False,
         encoder_cache_tokens: int = 0,
         max_num_encoder_tokens: int = 0,
+        whole_media: bool = False,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
         RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts. max_adapters_per_step,
         adapter_turn: see AdapterSlots. whole_prompts: see StepPlanner; needs prefix_cache = False and
         num_host_blocks = 0. encoder_cache_tokens, max_num_encoder_tokens: see EncoderCache; 0:
-        max_num_batched_tokens."""
+        max_num_batched_tokens. whole_media: see EncoderCache; no item has more tokens than a step has beside
+        one of each other row."""
         assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
@@ -102,7 +104,9 @@ class Scheduler:
         self.faults = FaultIsolation(self.ends.abort)
         self._prompt_logprobs = PromptLogprobs()
         self.encoder = EncoderCache(
-            encoder_cache_tokens or max_num_batched_tokens, max_num_encoder_tokens or max_num_batched_tokens
+            encoder_cache_tokens or max_num_batched_tokens,
+            max_num_encoder_tokens or max_num_batched_tokens,
+            whole_media,
         )
         self.planner = StepPlanner(
             self.states,

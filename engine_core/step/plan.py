@@ -204,7 +204,9 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         embeddings=new.parameters.embeddings,
         adapter=row_adapter,
         media=[
-            engine_pb2.MediaItem(kind=item.kind, digest=item.digest, positions=pack_u32(item.positions))
+            engine_pb2.MediaItem(
+                kind=item.kind, shape=item.shape, digest=item.digest, positions=pack_u32(item.positions)
+            )
             for item in new.parameters.media
         ],
     )

@@ -131,13 +131,20 @@ class EngineClient:
         return self.facts if self.facts is not None and self._patience(begun) else self.require()
 
     def submit(
-        self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE, *, begun: bool = False
+        self,
+        request: engine_pb2.AddRequest,
+        sink: Sink,
+        routing: Routing = ANYWHERE,
+        *,
+        begun: bool = False,
+        media: bytes | bytearray = b"",
     ) -> int:
         """Sends a request whose outputs go to the sink, resending it as often as necessary; while no core
         takes it, it waits for up to ready_timeout. begun: it is part of a call of which a core has had other
-        parts, and waits as long as those. Returns a ticket for release(). Raises EngineNotReady."""
+        parts, and waits as long as those. media: TokenizedPrompt.packed_media. Returns a ticket for
+        release(). Raises EngineNotReady."""
         self.require_known(begun=begun)
-        return self._dispatcher.submit(request, sink, routing, self._patience(begun))
+        return self._dispatcher.submit(request, sink, routing, self._patience(begun), media)
 
     def release(self, ticket: int, *, detach: bool = False) -> None:
         """Detaches the sink and aborts what a core still computes for it. Idempotent.

@@ -85,8 +85,8 @@ class EngineConnection(Core):
         self.utility_calls.drop()
         self._socket.close()
 
-    def send(self, message: engine_pb2.FrontendMessage) -> bool:
-        return self._socket.send(pack(message))
+    def send(self, message: engine_pb2.FrontendMessage, more: bytes | bytearray = b"") -> bool:
+        return self._socket.send(pack(message, more))
 
     def say_hello(self) -> None:
         """Introduces this frontend; later Hellos are heartbeats."""

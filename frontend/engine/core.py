@@ -109,6 +109,7 @@ class JournalEntry:
     handle: int  # 0: it waits for a core
     core: "Core | None"  # None: it waits for one
     routing: Routing = ANYWHERE
+    media: bytes | bytearray = b""  # packed
     holder: str = ""  # address of a living core that has blocks of it
     refused_by: tuple["Core", ...] = ()  # for reasons that may not hold at others
     num_tokens: int = 0  # output tokens when it was last lost
@@ -190,8 +191,9 @@ class Core(ABC):
         self._num_of_others = 0  # requests of other frontends, as of the core's last Load
 
     @abstractmethod
-    def send(self, message: engine_pb2.FrontendMessage) -> bool:
-        """Sends without waiting. False when there is no connection or the core does not read."""
+    def send(self, message: engine_pb2.FrontendMessage, more: bytes | bytearray = b"") -> bool:
+        """Sends without waiting. more: see transport.pack. False when there is no connection or the core does
+        not read."""
 
     @property
     def serves(self) -> bool:
@@ -226,11 +228,11 @@ class Core(ABC):
         """Requests on this core: those of this frontend, and of others as of the last heartbeat."""
         return len(self.in_flight) + self._num_of_others
 
-    def add(self, request: engine_pb2.AddRequest) -> bool:
-        """Sends a request, after all pending aborts: it may reuse the id of an aborted one. Returns False
-        when the core accepts none now."""
+    def add(self, request: engine_pb2.AddRequest, media: bytes | bytearray = b"") -> bool:
+        """Sends a request, after all pending aborts: it may reuse the id of an aborted one. media: packed.
+        Returns False when the core accepts none now."""
         self.flush()
-        return not self._unsent and self.send(engine_pb2.FrontendMessage(add_request=request))
+        return not self._unsent and self.send(engine_pb2.FrontendMessage(add_request=request), media)
 
     def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
         """Aborts these sequences of a request, or all of them when none is named. detach: after the grace

@@ -67,16 +67,21 @@ class Dispatcher:
         self._handles = itertools.count(1)  # for all cores: a handle names one attempt at one of them
 
     def submit(
-        self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing, ready_timeout: float
+        self,
+        request: engine_pb2.AddRequest,
+        sink: Sink,
+        routing: Routing,
+        ready_timeout: float,
+        media: bytes | bytearray = b"",
     ) -> int:
         """Sends a request whose outputs go to the sink; while no core takes it, it waits for up to
-        ready_timeout seconds. Returns a ticket for release(). Raises EngineNotReady."""
+        ready_timeout seconds. media: packed. Returns a ticket for release(). Raises EngineNotReady."""
         request.handle = next(self._handles)
-        core = self._send(request, routing)
+        core = self._send(request, routing, media)
         if core is not None:
-            self._journal.add(request, sink, core, routing)
+            self._journal.add(request, sink, core, routing, media)
         elif ready_timeout:
-            self._journal.hold(request, sink, ready_timeout, routing)
+            self._journal.hold(request, sink, ready_timeout, routing, media)
         else:
             raise EngineNotReady("the engine does not take requests")
         return request.handle
@@ -172,7 +177,11 @@ class Dispatcher:
         return self._send_again(entry, entry.refused_by)
 
     def _send(
-        self, request: engine_pb2.AddRequest, routing: Routing, refused_by: Collection[object] = ()
+        self,
+        request: engine_pb2.AddRequest,
+        routing: Routing,
+        media: bytes | bytearray,
+        refused_by: Collection[object] = (),
     ) -> Core | None:
         """Sends a request to a core and returns that core; None when no core takes it now."""
         cores = [core for core in self._cores() if core.serves and core not in refused_by]
@@ -180,19 +189,21 @@ class Dispatcher:
         has_output = bool(request.delivered or request.ended_indexes)
         while cores:
             core = choose(fit(cores, routing, has_output=has_output), routing, self._random)
-            names = self._name_holder(request, core, holder)
-            if core.add(request):
+            names = self._name_holder(request, core, holder, has_media=bool(media))
+            if core.add(request, media):
                 if self._prefixes is not None:
                     self._prefixes.note(names, core.address)
                 return core
             cores.remove(core)
         return None
 
-    def _name_holder(self, request: engine_pb2.AddRequest, core: Core, holder: str) -> list[bytes]:
+    def _name_holder(
+        self, request: engine_pb2.AddRequest, core: Core, holder: str, *, has_media: bool
+    ) -> list[bytes]:
         """Writes into a request which other core has blocks of its prefix. holder: the one that is known to;
         empty: one that was sent the prefix. Returns the names of the prefixes."""
         names: list[bytes] = []
-        if self._prefixes is not None and core.welcome is not None:
+        if self._prefixes is not None and core.welcome is not None and not has_media:
             names = names_of(request, core.welcome.block_size)
             others = [other.address for other in self._cores() if other.may_send_blocks_to(core)]
             holder = holder or self._prefixes.find(names, core.address, others)
@@ -203,7 +214,7 @@ class Dispatcher:
         self, entry: JournalEntry, refused_by: Collection[object] = (), *, is_handed_over: bool = False
     ) -> bool:
         request = self._journal.again(entry, next(self._handles))
-        core = self._send(request, entry.routing, refused_by)
+        core = self._send(request, entry.routing, entry.media, refused_by)
         if core is not None:
             self._journal.resent(entry, core, request.handle, is_handed_over=is_handed_over)
             if request.again and not is_handed_over:

@@ -50,21 +50,31 @@ class Journal:
         return len(self._by_ticket)
 
     def add(
-        self, request: engine_pb2.AddRequest, sink: Sink, core: Core, routing: Routing = ANYWHERE
+        self,
+        request: engine_pb2.AddRequest,
+        sink: Sink,
+        core: Core,
+        routing: Routing = ANYWHERE,
+        media: bytes | bytearray = b"",
     ) -> None:
-        """Records a request that has been sent."""
-        entry = JournalEntry(request, sink, time.monotonic(), request.handle, core, routing)
+        """Records a request that has been sent. media: packed."""
+        entry = JournalEntry(request, sink, time.monotonic(), request.handle, core, routing, media)
         self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
-        self.num_bytes += _prompt_bytes(request)
+        self.num_bytes += _prompt_bytes(entry)
 
     def hold(
-        self, request: engine_pb2.AddRequest, sink: Sink, patience: float, routing: Routing = ANYWHERE
+        self,
+        request: engine_pb2.AddRequest,
+        sink: Sink,
+        patience: float,
+        routing: Routing = ANYWHERE,
+        media: bytes | bytearray = b"",
     ) -> None:
         """Records a request that no core takes yet. It waits for one as a lost request does, for so many
-        seconds, then fails with EngineNotReady."""
-        entry = JournalEntry(request, sink, time.monotonic(), 0, None, routing)
+        seconds, then fails with EngineNotReady. media: packed."""
+        entry = JournalEntry(request, sink, time.monotonic(), 0, None, routing, media)
         self._by_ticket[entry.ticket] = entry
-        self.num_bytes += _prompt_bytes(request)
+        self.num_bytes += _prompt_bytes(entry)
         self._wait(entry, patience, EngineNotReady())
 
     def remove(self, ticket: int) -> JournalEntry | None:
@@ -77,7 +87,7 @@ class Journal:
     def drop(self, entry: JournalEntry) -> None:
         """Removes an entry. Its `core` still names the core that had it."""
         del self._by_ticket[entry.ticket]
-        self.num_bytes -= _prompt_bytes(entry.request)
+        self.num_bytes -= _prompt_bytes(entry)
         if entry.core is not None:
             del entry.core.in_flight[entry.handle]
         self._stop_waiting(entry)
@@ -199,9 +209,9 @@ class Journal:
             entry.timer = None
 
 
-def _prompt_bytes(request: engine_pb2.AddRequest) -> int:
-    media = sum(len(item.data) for item in request.media)
-    return len(request.prompt_token_ids) + request.embeddings.ByteSize() + media
+def _prompt_bytes(entry: JournalEntry) -> int:
+    request = entry.request
+    return len(request.prompt_token_ids) + request.embeddings.ByteSize() + len(entry.media)
 
 
 def put_delivered(

@@ -1,12 +1,15 @@
 """The families whose images are read."""
 
 from frontend.media.family import ImageFamily, ImageFiles, NotServed
+from frontend.media.gemma3 import Gemma3
 from frontend.media.idefics3 import Idefics3
 from frontend.media.internvl import InternVL
 from frontend.media.llava import Llava
 from frontend.media.pixtral import Pixtral
+from frontend.media.qwen_vl import QwenVL
 
 _KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
+    ("gemma3", "Gemma3ImageProcessor"): Gemma3,
     ("idefics3", "Idefics3ImageProcessor"): Idefics3,
     ("internvl", "GotOcr2ImageProcessor"): InternVL,
     ("llava", "CLIPImageProcessor"): Llava,
@@ -14,6 +17,11 @@ _KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
     ("llava", "PixtralImageProcessor"): Pixtral,
     ("llava", "SiglipImageProcessor"): Llava,
     ("mistral3", "PixtralImageProcessor"): Pixtral,
+    ("qwen2_5_vl", "Qwen2VLImageProcessor"): QwenVL,
+    ("qwen2_vl", "Qwen2VLImageProcessor"): QwenVL,
+    ("qwen3_5", "Qwen2VLImageProcessor"): QwenVL,
+    ("qwen3_5_moe", "Qwen2VLImageProcessor"): QwenVL,
+    ("qwen3_vl", "Qwen2VLImageProcessor"): QwenVL,
     ("smolvlm", "SmolVLMImageProcessor"): Idefics3,
 }
 """By model_type of config.json, and the image processor."""

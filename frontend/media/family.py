@@ -11,7 +11,12 @@ _LARGEST = 1 << 16
 """Of every size and count in a checkpoint's files."""
 
 
-_ENCODERS = {"internvl": "internvl_vision", "llava": "clip_vision_model", "mistral3": "pixtral"}
+_ENCODERS = {
+    "gemma3": "siglip_vision_model",
+    "internvl": "internvl_vision",
+    "llava": "clip_vision_model",
+    "mistral3": "pixtral",
+}
 """By model_type of config.json: that of an encoder which does not say it."""
 _SIDES = {
     "clip_vision_model": 224,
@@ -30,10 +35,15 @@ class NotServed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Positions of a prompt that get vectors of one item. item: its index among those of the image."""
+    """Positions of a prompt that get vectors of one item.
+
+    item:  its index among those of the image.
+    token: stands for each; empty: the placeholder.
+    """
 
     item: int
     count: int
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,8 @@ class Cut:
     """What stands for one image.
 
     items:  what the encoder takes, each at once: the image or tiles of it, RGB.
-    pieces: what a prompt has in place of the image's placeholder: texts, and positions of vectors.
+    pieces: what a prompt has in place of the image's placeholder: texts, and positions of vectors. Line
+            breaks at their ends and those of the text beside them are tokenized together.
     """
 
     items: Sequence["Image.Image"]
@@ -56,7 +67,7 @@ class ImageFamily(Protocol):
 
     @property
     def placeholder(self) -> str:
-        """The token that a prompt has once for each image, and that stands for each vector."""
+        """The token that a prompt has once for each image."""
 
     def cut(self, image: "Image.Image") -> Cut:
         """Resizes and cuts an RGB image. Equal sizes have equal pieces."""
@@ -88,14 +99,14 @@ class Settings:
         value = self.values.get(field)
         return value if isinstance(value, str) and value else default
 
-    def whole(self, field: str, default: int | None = None) -> int:
+    def whole(self, field: str, default: int | None = None, below: int = _LARGEST) -> int:
         """Returns a positive integer, or that of a pair of equal ones. Raises NotServed."""
         value = self.values[field] if self.has(field) else default
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]
-        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < _LARGEST:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < below:
             return value
         raise NotServed(f"{self.name}: {field} must be a positive integer, not {str(value)[:80]}")
 

@@ -10,6 +10,8 @@ _DATA = re.compile(r"data:(?P<parameters>[^,]{0,256}),", re.IGNORECASE)
 """The beginning of a data URI (RFC 2397)."""
 MEDIA_FIELDS = IN_PROMPT, IN_CHAT = ".media", ".chat.messages"
 """Ends of the paths of what has media."""
+URI_FIELD = ".uri"
+"""End of the path of a medium's URI."""
 _BASE64 = ";base64"
 
 

@@ -1,14 +1,14 @@
 """Puts the images of a prompt in place of their placeholders."""
 
 from array import array
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from PIL import Image
 
 from frontend.errors import InvalidRequest
 from frontend.media import decode
-from frontend.media.family import ImageFamily, NotServed, Vectors
+from frontend.media.family import Cut, ImageFamily, NotServed, Vectors
 from frontend.media.files import file_of
 from frontend.text.tokenizer import Encoding, Tokenizer
 from pagewire.internal.v1 import engine_pb2
@@ -19,6 +19,50 @@ from pagewire.v1 import prompt_pb2
 
 NamedMedia = Sequence[tuple[str, prompt_pb2.Media]]
 """Media with their paths in a request."""
+_KEPT = 4096
+"""Texts and tokens whose tokens and line breaks are remembered."""
+
+
+class _Expanded:
+    """The tokens of a prompt, read one by one, and those that are made of them."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.token_ids = array("I")
+        self._given, self._place = encoding, -1
+        self._places = array("I")  # of the given token that each is made of
+
+    def next_token(self) -> int | None:
+        """Goes on to the next given token, and returns it; None: there is none."""
+        self._place += 1
+        return self._given.token_ids[self._place] if self._place < len(self._given.token_ids) else None
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Adds tokens in place of the given one."""
+        self.token_ids.extend(token_ids)
+        self._places.extend([self._place] * len(token_ids))
+
+    def take_back(self, breaks_of: Callable[[int], int]) -> int:
+        """Removes the line breaks that were added last. Returns how many."""
+        count = 0
+        while self.token_ids and (found := breaks_of(self.token_ids[-1])):
+            count += found
+            self.token_ids.pop()
+            self._places.pop()
+        return count
+
+    def skip(self, breaks_of: Callable[[int], int]) -> int:
+        """Goes on behind the line breaks that are given next. Returns how many."""
+        count, given = 0, self._given.token_ids
+        while self._place + 1 < len(given) and (found := breaks_of(given[self._place + 1])):
+            count += found
+            self._place += 1
+        return count
+
+    def encoding(self) -> Encoding:
+        """Returns what was made."""
+        given = self._given
+        offsets = [given.offsets[place] for place in self._places] if given.offsets else []
+        return Encoding(self.token_ids, bytes(given.added[place] for place in self._places), offsets)
 
 
 class ImageReader:
@@ -30,7 +74,7 @@ class ImageReader:
         if token is None:
             raise NotServed(f"the vocabulary has no token {family.placeholder}")
         self._family, self._tokenizer, self._token = family, tokenizer, token
-        self._ids_of = cache(self._tokenize)
+        self._ids_of, self._breaks_of = lru_cache(_KEPT)(self._tokenize), lru_cache(_KEPT)(self._count_breaks)
 
     @property
     def placeholder(self) -> str:
@@ -48,23 +92,19 @@ class ImageReader:
             raise InvalidRequest({path: f"{problem}, not {len(media)}"})
         if not media:
             return encoding, []
-        token_ids, added, offsets = array("I"), bytearray(), list[tuple[int, int]]()
-        items: list[engine_pb2.MediaItem] = []
+        made, items = _Expanded(encoding), list[engine_pb2.MediaItem]()
         images, num_bytes = self._opened(media), 0
-        for place, token in enumerate(encoding.token_ids):
-            ids: Sequence[int] = (token,)
-            if token == self._token:
-                ids, made = self._tokens_of(next(images), len(token_ids), path)
-                num_bytes += sum(len(item.data) for item in made)
-                if num_bytes > MAX_MEDIA_BYTES:
-                    problem = f"are more than {MAX_MEDIA_BYTES} bytes in all as the encoder takes them"
-                    raise InvalidRequest({path: problem})
-                items += made
-            token_ids.extend(ids)
-            added += bytes((encoding.added[place],)) * len(ids)
-            if encoding.offsets:
-                offsets += [encoding.offsets[place]] * len(ids)
-        return Encoding(token_ids, added, offsets), items
+        while (token := made.next_token()) is not None:
+            if token != self._token:
+                made.extend((token,))
+                continue
+            found = self._put(self._cut(next(images), path), made, path)
+            num_bytes += sum(len(item.data) for item in found)
+            if num_bytes > MAX_MEDIA_BYTES:
+                problem = f"are more than {MAX_MEDIA_BYTES} bytes in all as the encoder takes them"
+                raise InvalidRequest({path: problem})
+            items += found
+        return made.encoding(), items
 
     def _opened(self, media: NamedMedia) -> Iterator[Image.Image]:
         """Yields the decoded images, all of which have been judged by their headers before."""
@@ -81,24 +121,37 @@ class ImageReader:
             opened.append((path, image))
         return map(_decoded, opened)
 
-    def _tokens_of(
-        self, image: Image.Image, start: int, path: str
-    ) -> tuple["array[int]", list[engine_pb2.MediaItem]]:
-        """Returns the tokens of an image, of which the first is at position `start`, and its items. path: of
-        the field that has it. Raises InvalidRequest."""
+    def _cut(self, image: Image.Image, path: str) -> Cut:
+        """path: of the field that has the image. Raises InvalidRequest."""
         try:
-            cut = self._family.cut(image)
+            return self._family.cut(image)
         except MemoryError as error:
             raise InvalidRequest({path: decode.TOO_LARGE}) from error
-        token_ids, positions = array("I"), [list[int]() for _ in cut.items]
-        for piece in cut.pieces:
+
+    def _put(self, cut: Cut, made: "_Expanded", path: str) -> list[engine_pb2.MediaItem]:
+        """Adds the tokens of an image to a prompt. Returns its items. path: of the field that has it. Raises
+        InvalidRequest."""
+        positions = [list[int]() for _ in cut.items]
+        for number, piece in enumerate(cut.pieces):
             if isinstance(piece, Vectors):
-                begin = start + len(token_ids)
+                begin = len(made.token_ids)
                 positions[piece.item].extend(range(begin, begin + piece.count))
-                token_ids.extend([self._token] * piece.count)
-            else:
-                token_ids.extend(self._ids_of(piece))
-        return token_ids, list(map(_item, cut.items, positions))
+                token = self._tokenizer.token_id(piece.token) if piece.token else self._token
+                if token is None:
+                    problem = f"are not served: the vocabulary has no token {piece.token}"
+                    raise InvalidRequest({path: problem})
+                made.extend([token] * piece.count)
+                continue
+            if piece.strip("\n") == "":
+                piece += "\n" * (made.take_back(self._breaks_of) if number == 0 else 0)
+                piece += "\n" * (made.skip(self._breaks_of) if number == len(cut.pieces) - 1 else 0)
+            made.extend(self._ids_of(piece))
+        return list(map(_item, cut.items, positions))
+
+    def _count_breaks(self, token: int) -> int:
+        """Returns how many line breaks a token is; 0 for one that is anything else."""
+        text = self._tokenizer.token_bytes(token)
+        return 0 if text.strip(b"\n") else len(text)
 
     def _tokenize(self, text: str) -> list[int]:
         token = self._tokenizer.token_id(text)

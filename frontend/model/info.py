@@ -9,6 +9,7 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import Unsupported
+from frontend.fetching.urls import media_hosts
 from frontend.media.checkpoint import Images, read_images
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
@@ -39,6 +40,7 @@ from pagewire.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_CHOICES,
+    MAX_FETCHED_BYTES,
     MAX_GRAMMAR_BYTES,
     MAX_LENGTH_PENALTY,
     MAX_LOGIT_BIAS,
@@ -218,6 +220,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_stop_regexes=MAX_STOP_REGEXES,
         max_media=MAX_MEDIA,
         max_media_pixels=MAX_MEDIA_PIXELS,
+        max_fetched_bytes=MAX_FETCHED_BYTES if config.media_hosts else 0,
     )
 
 
@@ -237,6 +240,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         num_ranks=welcome.parallelism.data,
         has_grammars=bool(welcome.model.grammar_engine),
         input_embedding_size=welcome.model.input_embedding_size,
+        media_hosts=media_hosts(config.media_hosts),
         takes_images=engine_pb2.MEDIA_KIND_IMAGE in welcome.model.media_kinds,
     )
 

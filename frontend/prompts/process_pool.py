@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
-from frontend.media.files import MEDIA_FIELDS
+from frontend.media.files import MEDIA_FIELDS, URI_FIELD
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.proc_stat import describe_exit
@@ -32,6 +32,10 @@ LENGTH = struct.Struct("<I")
 """Prefix of each message: its length."""
 LONGEST = 1 << 28
 """Bytes of a response: a prompt's text, and twelve bytes per token."""
+Packed = bytes | bytearray
+"""What follows a response: Reading.media_bytes."""
+_PIECE = 1 << 18
+"""Bytes of it that are copied in one go."""
 WALL_LIMIT = 120.0
 """Seconds from request to response; only a suspended process exceeds them, since computing ones meet their
 CPU limit first."""
@@ -40,9 +44,11 @@ CPU limit first."""
 class PromptProcesses:
     """A pool of processes, started on demand."""
 
-    def __init__(self, config: FrontendConfig, fork: Fork | None = None) -> None:
+    def __init__(
+        self, config: FrontendConfig, fork: Fork | None = None, num_processes: int | None = None
+    ) -> None:
         """fork: forks a process that has imported everything and read the model's files, in milliseconds.
-        None: each process does that itself."""
+        None: each process does that itself. num_processes: at most; None: as the threads of the tokenizer."""
         self._fork = fork
         self._arguments = [
             "reader",
@@ -56,11 +62,13 @@ class PromptProcesses:
             f"--score-template={config.score_template}",
             f"--score-tokens={config.score_tokens}",
             f"--max-request-bytes={config.max_request_bytes}",
+            *(f"--media-hosts={entry}" for entry in config.media_hosts),
             f"--log-level={config.log_level}",
             f"--log-format={config.log_format}",
         ]
-        half = max(config.tokenizer_threads // 2, 1)
-        self._jobs = TenantJobs(TenantTurns(config.tokenizer_threads, lambda tenant: half))
+        most = num_processes or config.tokenizer_threads
+        half = max(most // 2, 1)
+        self._jobs = TenantJobs(TenantTurns(most, lambda tenant: half))
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
@@ -74,24 +82,32 @@ class PromptProcesses:
         await asyncio.gather(*(running.ended() for running in every))
 
     async def ask(
-        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None = None, weight: int = 1
-    ) -> reader_pb2.ReadResponse:
-        """Returns one response. When the client leaves, the process still finishes the job; a client that
-        leaves before its turn starts none. path: of the field that is read. tenant: whose turn it takes.
-        weight: bytes of text that take as long. Raises ServiceError, naming the path of a deadly job."""
-        answer = await self._jobs.run(
-            lambda: asyncio.create_task(self._run(request, path), name="reader"), tenant, weight
+        self,
+        request: reader_pb2.ReadRequest,
+        path: str,
+        tenant: str | None = None,
+        weight: int = 1,
+        patience: float = WALL_LIMIT,
+    ) -> tuple[reader_pb2.ReadResponse, Packed]:
+        """Returns one response, and what follows it. When the client leaves, the process still finishes the
+        job; a client that leaves before its turn starts none. path: of the field that is read. tenant: whose
+        turn it takes. weight: bytes of text that take as long. patience: seconds from its turn on. Raises
+        ServiceError, naming the path of a deadly job."""
+        answer, media = await self._jobs.run(
+            lambda: asyncio.create_task(self._run(request, path, patience), name="reader"), tenant, weight
         )
         if answer.HasField("error"):
             raise _service_error(answer.error)
-        return answer
+        return answer, media
 
-    async def _run(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
+    async def _run(
+        self, request: reader_pb2.ReadRequest, path: str, patience: float
+    ) -> tuple[reader_pb2.ReadResponse, Packed]:
         """Runs in a turn."""
         running = self._next_idle() or await _Process.start(self._arguments, self._fork)
         self._busy.add(running)
         try:
-            answer = await asyncio.wait_for(running.ask(request.SerializeToString()), WALL_LIMIT)
+            answer = await asyncio.wait_for(running.ask(request.SerializeToString()), patience)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
             raise await running.exit_error(path) from None
         except BaseException:  # the process is in the middle of a job
@@ -176,15 +192,30 @@ class _Process:
             env=process.child_environment(),
         )
 
-    async def ask(self, request: bytes) -> reader_pb2.ReadResponse:
-        """Sends a request and returns its response. Raises IncompleteReadError or ConnectionError when the
-        process dies."""
+    async def ask(self, request: bytes) -> tuple[reader_pb2.ReadResponse, Packed]:
+        """Sends a request and returns its response, and what follows that. Raises IncompleteReadError or
+        ConnectionError when the process dies."""
         self._writer.write(LENGTH.pack(len(request)) + request)
         await self._writer.drain()
         (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
         if size > LONGEST:
             raise DecodeError
-        return reader_pb2.ReadResponse.FromString(await self._reader.readexactly(size))
+        response = reader_pb2.ReadResponse.FromString(await self._reader.readexactly(size))
+        return response, await self._receive(response.prompt.media_bytes)
+
+    async def _receive(self, size: int) -> Packed:
+        """Returns so many bytes, which are copied in small pieces. Raises IncompleteReadError and
+        ConnectionError."""
+        if size > LONGEST:
+            raise DecodeError
+        received, count = bytearray(size), 0
+        while count < size:
+            piece = await self._reader.read(min(size - count, _PIECE))
+            if not piece:
+                raise asyncio.IncompleteReadError(b"", size)
+            received[count : count + len(piece)] = piece
+            count += len(piece)
+        return received
 
     @property
     def lives(self) -> bool:
@@ -212,6 +243,7 @@ class _Process:
             return InternalError()
         task = "compile" if path in ("structured_output", "prompt.chat.tools") else "tokenize"
         task = "decode" if path.endswith(MEDIA_FIELDS) else task
+        task = "fetch" if path.endswith(URI_FIELD) else task
         log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to {task}"})

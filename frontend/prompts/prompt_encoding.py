@@ -5,7 +5,7 @@ prompt_reader.py chooses where this runs. Prompts have passed frontend.validatio
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,11 @@ class TokenizedPrompt:
     second_text: int = 0
     """Index of the first token of a pair's second text; 0: none is told apart by its type."""
     media: Sequence[engine_pb2.MediaItem] = ()
-    """What the model's encoder makes vectors of, in place of tokens; none where nothing is generated. Not
-    kept once it is sent."""
+    """What the model's encoder makes vectors of, in place of tokens; none where nothing is generated, and
+    once they are packed."""
+    packed_media: bytes | bytearray = b""
+    """The same as a serialized FrontendMessage with AddRequest.media alone, which is sent behind the rest of
+    the request. Not kept once it is sent."""
     num_media_tokens: int = 0
     """These tokens."""
     num_virtual: int = 0
@@ -228,6 +231,14 @@ class PromptEncoder:
                 raise ContextLengthExceeded(path, at_least, limit, at_least=True)
         size = len(text) if text.isascii() else len(text.encode())
         _check_bytes(size, max_bytes, f"{path}.{kind}")
+
+
+def packed(prompt: TokenizedPrompt) -> TokenizedPrompt:
+    """Returns a prompt whose media are serialized, as they are passed on."""
+    if not prompt.media:
+        return prompt
+    message = engine_pb2.FrontendMessage(add_request=engine_pb2.AddRequest(media=prompt.media))
+    return replace(prompt, media=(), packed_media=message.SerializeToString())
 
 
 def num_positions(media: Iterable[engine_pb2.MediaItem]) -> int:

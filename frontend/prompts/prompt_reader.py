@@ -21,12 +21,13 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media.checkpoint import Images
 from frontend.media.files import field_of, has_media
 from frontend.prompts.embeddings import read_embeddings
-from frontend.prompts.process_pool import PromptProcesses
+from frontend.prompts.media_fetcher import MediaFetcher, has_urls
+from frontend.prompts.process_pool import Packed, PromptProcesses
 from frontend.prompts.prompt_encoding import (
     BYTES_PER_ID,
     PromptEncoder,
     TokenizedPrompt,
-    num_positions,
+    packed,
 )
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
@@ -102,10 +103,11 @@ class PromptReader:
         serves_others: Callable[[str], bool] = lambda tenant: False,
         pair_template: PairTemplate | None = None,
         images: Images | None = None,
+        media: MediaFetcher | None = None,
     ) -> None:
         """processes: for what threads should not do; None: threads do everything. answers, pair_template,
         images: see PromptEncoder. serves_others: whether tenants beside this one have calls, which have half
-        of the threads."""
+        of the threads. media: fetches those that are URLs; None: no limits allow any."""
         self._encoder = PromptEncoder(tokenizer, chat_template, answers, pair_template, images)
         self._grammars = GrammarCache()
         threads = self._num_threads = max(num_threads, 1)
@@ -113,6 +115,7 @@ class PromptReader:
         turns = TenantTurns(threads, lambda tenant: max(threads // (1 + serves_others(tenant)), 1))
         self.jobs = TenantJobs(turns)
         self._processes = processes
+        self._media = media
         self._clock = clock
         self._threads_from = -inf  # when threads may be used again
         self._suspension = SUSPENSION
@@ -132,6 +135,17 @@ class PromptReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
+        if self._media is not None:
+            await self._media.close()
+
+    async def put_files(
+        self, prompt: prompt_pb2.Prompt, path: str, tenant: str | None = None
+    ) -> Sequence[bytes]:
+        """Puts files in place of the URLs of a validated prompt's media: see MediaFetcher. Raises
+        InvalidRequest."""
+        if self._media is None or not has_urls(prompt):
+            return ()
+        return await self._media.put_files(prompt, path, tenant)
 
     async def read_for_generation(
         self,
@@ -177,8 +191,10 @@ class PromptReader:
             return await self.run(lambda: read_embeddings(prompt.embeddings, path), tenant, size)
 
         def here() -> TokenizedPrompt:
-            return self._encoder.read(
-                prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+            return packed(
+                self._encoder.read(
+                    prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+                )
             )
 
         if prompt.HasField("token_ids") and len(prompt.token_ids.ids) <= FEW_IDS and not prompt.media:
@@ -220,7 +236,7 @@ class PromptReader:
             grammar = await self._do(
                 lambda: self._encoder.grammar(form),
                 lambda: reader_pb2.ReadRequest(answer_form=form),
-                lambda response: response.grammar,
+                lambda response, _: response.grammar,
                 SMALL + 1,
                 "prompt.chat.tools" if form.tools else "structured_output",
                 tenant,
@@ -232,7 +248,7 @@ class PromptReader:
         self,
         here: Callable[[], T],
         request: Callable[[], reader_pb2.ReadRequest],
-        read: Callable[[reader_pb2.ReadResponse], T],
+        read: Callable[[reader_pb2.ReadResponse, Packed], T],
         weight: int,
         path: str,
         tenant: str | None,
@@ -252,7 +268,7 @@ class PromptReader:
                 return await self.run(small, tenant, weight, PATIENCE)
             except TimeoutError:
                 self._suspend_threads()
-        return read(await self._processes.ask(request(), path, tenant, weight))
+        return read(*await self._processes.ask(request(), path, tenant, weight))
 
     @property
     def _uses_threads(self) -> bool:
@@ -303,7 +319,7 @@ def _weight(prompt: prompt_pb2.Prompt) -> int:
     return size
 
 
-def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
+def _read_prompt(response: reader_pb2.ReadResponse, media: Packed) -> TokenizedPrompt:
     read = response.prompt
     offsets = list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True))
     ids, second = unpack_u32_array(read.token_ids), read.second_text
@@ -313,10 +329,10 @@ def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
         offsets,
         read.truncated,
         second_text=second,
-        media=read.media,
-        num_media_tokens=num_positions(read.media),
+        packed_media=media,
+        num_media_tokens=read.media_tokens,
     )
 
 
-def _read_texts(response: reader_pb2.ReadResponse) -> list[list[int]]:
+def _read_texts(response: reader_pb2.ReadResponse, _: Packed) -> list[list[int]]:
     return [unpack_u32(column) for column in response.texts.token_ids]

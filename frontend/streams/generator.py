@@ -7,7 +7,7 @@ import asyncio
 import logging
 import secrets
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,8 +22,9 @@ from frontend.engine.client import EngineClient
 from frontend.engine.core import Routing, routing_of
 from frontend.engine.journal import put_delivered
 from frontend.engine.logprobs import check_prompt_logprobs
-from frontend.errors import EngineRefused, InvalidRequest, ModelNotFound
+from frontend.errors import EngineRefused, InvalidRequest, MediaChanged, ModelNotFound
 from frontend.model.info import ModelInfo, limits_of
+from frontend.prompts.media_fetcher import drop_files, has_urls
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
@@ -112,15 +113,26 @@ class Generator:
         adapter = mode.adapter or await self.find_adapter(request, caller)
         check = partial(self._check, request, call, mode, adapter)
         (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
+        digests: Sequence[bytes] = ()
+        if has_urls(request.prompt):
+            request, digests, call = await self._fetch(request, call)
+            size = request.ByteSize()
+            name = partial(self._identify, request, call, mode, adapter)
+            identity, call = await self.in_turn(name, request.request_id, size, call)
+        if request.continuation.media_digests and request.continuation.media_digests != digests:
+            raise MediaChanged
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
             entry.aborted |= call.aborted
             entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
             with self.limits.reading(size, caller):
                 spec = await self._read(request, call, mode, identity, limits, adapter)
+                if digests:
+                    spec = replace(spec, media_digests=digests)
+                    drop_files(request.prompt)
                 stream, message = await self._prepare(spec, timings)
-            num_bytes = sum(len(item.data) for item in message.media)
-            with self.limits.media(num_bytes, caller) if num_bytes else nullcontext():
-                async with self._submitted(request, entry, spec.without_media(), stream, message, timings):
+            media, spec = spec.prompt.packed_media, spec.without_media()
+            with self.limits.media(len(media), caller) if media else nullcontext():
+                async with self._submitted(request, entry, spec, stream, message, media, timings):
                     yield stream
 
     @asynccontextmanager
@@ -131,10 +143,11 @@ class Generator:
         spec: RequestSpec,
         stream: Stream,
         message: engine_pb2.AddRequest,
+        media: bytes | bytearray,
         timings: RequestTimings,
     ) -> AsyncIterator[None]:
         """Sends a request to an engine core, unless it has ended; leaving the block aborts it. entry: of the
-        registry. Raises ServiceError."""
+        registry. media: packed. Raises ServiceError."""
         routing = await self._route(spec)
         if entry.failure is not None:
             raise entry.failure
@@ -147,7 +160,7 @@ class Generator:
         entry.stream = stream
         group = self.registry.group_of(spec.identity.engine_id)
         begun = group is not None and group.begun
-        entry.ticket = self.engine.submit(message, stream, routing, begun=begun)
+        entry.ticket = self.engine.submit(message, stream, routing, begun=begun, media=media)
         if group is not None and not self.engine.waits(entry.ticket):
             group.begun = True
         timings.sent()
@@ -171,6 +184,18 @@ class Generator:
         with self.registry.arriving(name) as arrival:
             result = await self.large_messages.run(function, size, call.caller)
         return result, replace(call, aborted=call.aborted or arrival.aborted)
+
+    async def _fetch(
+        self, request: generation_pb2.GenerateRequest, call: Call
+    ) -> tuple[generation_pb2.GenerateRequest, Sequence[bytes], Call]:
+        """Returns a checked request with files in place of the URLs of its media, the SHA-256 of each, and
+        the call, which an Abort may have ended meanwhile. Raises ServiceError."""
+        name = call.caller.scope(request.request_id or secrets.token_hex(16))
+        fetched = generation_pb2.GenerateRequest()
+        fetched.CopyFrom(request)
+        with self.registry.arriving(name) as arrival:
+            digests = await self.prompts.put_files(fetched.prompt, "prompt", call.caller.tenant)
+        return fetched, digests, replace(call, aborted=call.aborted or arrival.aborted)
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
         """Returns the adapter that a request names, if it names one. Raises ServiceError."""
@@ -207,8 +232,18 @@ class Generator:
         begun = group is not None and group.begun
         limits = limits_of(self.engine.require_known(begun=begun), self.config)
         check_generate(request, limits)
-        tenant = call.caller.act_as(request.tenant)
         call.caller.check_terms(request.priority, *sequences_of(request.sampling))
+        return self._identify(request, call, mode, adapter), limits
+
+    def _identify(
+        self,
+        request: generation_pb2.GenerateRequest,
+        call: Call,
+        mode: CallMode,
+        adapter: NamedAdapter | None,
+    ) -> RequestIdentity:
+        """Returns the identity of a checked request. Raises ServiceError."""
+        tenant = call.caller.act_as(request.tenant)
         is_pooled = mode.pooling is not None
         identity = identify(
             request,
@@ -219,7 +254,7 @@ class Generator:
             adapter=b"" if adapter is None else adapter.digest,
         )
         put_log_fields(identity.request_id, tenant, call.trace)
-        return identity, limits
+        return identity
 
     async def _read(
         self,

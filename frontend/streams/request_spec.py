@@ -148,11 +148,12 @@ class RequestSpec:
     prompt: TokenizedPrompt
     resolved: Resolved
     adapter: CallAdapter | None = None
+    media_digests: Items[bytes] = ()
+    """SHA-256 of the media that were fetched, in order."""
 
     def without_media(self) -> "RequestSpec":
-        """Returns the request without the media of its prompt, which may be large: the message for the core
-        has them."""
-        return replace(self, prompt=replace(self.prompt, media=())) if self.prompt.media else self
+        """Returns the request without the media of its prompt, which may be large."""
+        return replace(self, prompt=replace(self.prompt, packed_media=b""))
 
     @property
     def final_only(self) -> bool:
@@ -177,7 +178,8 @@ class RequestSpec:
 def to_engine(
     spec: RequestSpec, bad_words: Items[Items[int]] = (), grammar: str = ""
 ) -> engine_pb2.AddRequest:
-    """Returns the message for the core, without what depends on the time: deadline and age."""
+    """Returns the message for the core, without what depends on the time: deadline and age; and without
+    media, which are packed."""
     request, resolved, trace = spec.request, spec.resolved, spec.call.trace
     wants_logprobs = resolved.is_choice or request.output.HasField("logprobs")
     message = engine_pb2.AddRequest(
@@ -194,7 +196,6 @@ def to_engine(
         grammar="" if spec.prompt_only else grammar,
         pooling=spec.mode.pooling,
         embeddings=spec.prompt.embeddings,
-        media=spec.prompt.media,
         tenant=spec.identity.tenant,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
@@ -245,6 +246,7 @@ def _header(spec: RequestSpec) -> Header:
         seed=spec.resolved.sampling.seed,
         prompt_tokens=len(spec.prompt.token_ids),
         image_tokens=spec.prompt.num_media_tokens,
+        media_digests=spec.media_digests,
         prompt_token_ids=shown,
         prompt_token_bytes=tuple(map(token_bytes, shown if output.token_bytes else ())),
         prompt_scores=spec.prompt_scores(),

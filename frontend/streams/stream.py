@@ -45,6 +45,8 @@ class Header:
     """In the first message."""
     adapter: generation_pb2.AppliedAdapter | None = None
     image_tokens: int = 0
+    media_digests: Items[bytes] = ()
+    """SHA-256 of the media that were fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +358,7 @@ class Stream:
         response.prompt.truncated_tokens = header.num_truncated
         if header.adapter is not None:
             response.adapter.CopyFrom(header.adapter)
+        response.media_digests.extend(header.media_digests)
         if header.shows_parameters and (parameters := self.parameters()) is not None:
             response.parameters.CopyFrom(parameters)
         response.prompt.token_ids.extend(header.prompt_token_ids)

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from frontend.errors import InvalidRequest
+from frontend.fetching.urls import FLAG, MediaHosts, NotFetched, is_url
 from frontend.media.files import data_of
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
@@ -22,6 +23,7 @@ from pagewire.limits import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
     MAX_LOGIT_BIAS,
+    MAX_MEDIA,
     MAX_TOKEN_IDS,
 )
 from pagewire.v1 import generation_pb2, prompt_pb2
@@ -34,6 +36,7 @@ MAX_COUNT = 2**31 - 1
 MAX_TOOL_NAME = 128
 """Characters of a tool's name."""
 MAX_SECONDS = 366 * 24 * 3600
+SHA256_BYTES = 32
 LONGEST = 24 * 3600
 """Longest duration, in seconds."""
 
@@ -60,6 +63,8 @@ class Limits:
     """Elements of a value of Prompt.embeddings; 0: the engine takes token ids alone."""
     takes_images: bool = False
     """The engine has an encoder for images."""
+    media_hosts: MediaHosts = field(default=MediaHosts(), compare=False)
+    """The hosts from which media are fetched."""
     eos_origins: Mapping[int, str] = field(default_factory=dict, compare=False)
     """The files of the checkpoint that name each of eos_token_ids, where they are known."""
 
@@ -251,18 +256,34 @@ def _choices(values: Sequence[str], limits: Limits) -> str | None:
     return None if all(values) else "must not contain an empty string"
 
 
-def _data_uri(value: str, limits: Limits) -> str | None:
+def _media_uri(value: str, limits: Limits) -> str | None:
     if data_of(value):
+        return None
+    if is_url(value):
+        if not limits.media_hosts:
+            return f"must be a data URI with base64: fetching is not served ({FLAG})"
+        try:
+            limits.media_hosts.read(value)
+        except NotFetched as error:
+            return str(error)
         return None
     scheme = value.partition(":")[0]
     if scheme.isalnum() and scheme.lower() != "data":
-        return f"must be a data URI with base64: fetching is not served, of {scheme[:16]} or others"
+        return f"must be a data URI with base64: fetching is not served of {scheme[:16]}"
     return "must be a data URI with a file in base64"
 
 
 AT_LEAST_ONE = number(1, MAX_COUNT)
 FILE = Rule("1 byte or more", lambda value, limits: None if value else "must not be empty")
-DATA_URI = Rule("a data URI with base64", _data_uri)
+MEDIA_URI = Rule(f"a data URI with base64; with {FLAG}, a URL of such a host", _media_uri)
+MEDIA_DIGESTS = Rule(
+    f"SHA-256 digests, at most {MAX_MEDIA}",
+    lambda values, limits: (
+        None
+        if len(values) <= MAX_MEDIA and all(len(value) == SHA256_BYTES for value in values)
+        else f"must be at most {MAX_MEDIA} digests of {SHA256_BYTES} bytes"
+    ),
+)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
 DIGEST = Rule(
     f"empty, or {ADAPTER_DIGEST_BYTES} bytes",

@@ -1,6 +1,6 @@
 """Attention by the CPU's compiled kernels, which read blocks where they lie."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,9 @@ class BlockAttentionPlan(SeparatePlan):
 
     plan: BlockPlan
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
+
+    def with_last_seen(self, last_seen: Int64s) -> "BlockAttentionPlan":
+        return replace(self, plan=self.plan.with_last_seen(last_seen))
 
     def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
         key_cache, value_cache = cache

@@ -20,6 +20,7 @@ from kernels.attention.torch_plan import HostStep, TorchAttentionPlan
 from kernels.cpu.attention.block_attention import block_kernels, block_plan
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.ops.attention.gather_plan import CacheShape, GatherPlan, plan_attention
+from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape
 from kernels.ops.states.update_log import update_width
@@ -88,6 +89,12 @@ class KVCacheSpec(Protocol):
         """True if a query sees what follows; see kernels.ops.attention.gather_plan.last_seen."""
         ...
 
+    @property
+    def whole_media(self) -> bool:
+        """True if tokens of an item of media, such as an image, see all of it: a step that computes some of
+        them says so with AttentionPlan.with_last_seen()."""
+        ...
+
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """The tensors of one layer's cache, in the order in which a LayerCache has them. dtype: of keys and
         values."""
@@ -123,6 +130,7 @@ class AttentionSpec:
     window: int | None = None  # tokens that a query sees, itself included; None: all
     chunked: bool = False  # see KVCacheSpec
     bidirectional: bool = False  # see KVCacheSpec
+    whole_media: bool = False  # see KVCacheSpec
 
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """Keys and values. Why K stands before S: kernels.ops.attention.paged_attention."""
@@ -135,7 +143,10 @@ class AttentionSpec:
         return block_kernels(dtype, block_size, self.head_dim, group, e4m3)
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
-        return TorchAttentionPlan(*gathering_plan(self, step, layout))
+        def plan_again(last_seen: Integers) -> GatherPlan:
+            return gathering_plan(self, step, layout, last_seen)[0]
+
+        return TorchAttentionPlan(*gathering_plan(self, step, layout), plan_again)
 
     def block_plan(self, step: BlockStep) -> AttentionPlan:
         plan = block_plan(
@@ -151,8 +162,11 @@ class AttentionSpec:
         return PagedAttentionPlan(step, self.window, self.chunked, self.bidirectional)
 
 
-def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tuple[GatherPlan, torch.Tensor]:
-    """Returns what torch gathers in a step, and the rows of its slots (kernels.ops.attention.store_kv)."""
+def gathering_plan(
+    spec: KVCacheSpec, step: HostStep, layout: CacheLayout, last_seen: Integers | None = None
+) -> tuple[GatherPlan, torch.Tensor]:
+    """Returns what torch gathers in a step, and the rows of its slots (kernels.ops.attention.store_kv).
+    last_seen: see AttentionPlan.with_last_seen(); None: it was not called."""
     shape = CacheShape(
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
@@ -163,7 +177,7 @@ def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tu
         each_alone=layout.each_alone,
     )
     rows = step.starts, step.counts, step.block_tables
-    plan = plan_attention(*rows, spec.window, shape, spec.chunked, spec.bidirectional)
+    plan = plan_attention(*rows, spec.window, shape, spec.chunked, spec.bidirectional, last_seen)
     return plan, step.slot_rows(spec.num_kv_heads, layout.block_size, layout.device)
 
 

@@ -34,6 +34,7 @@ class LatentSpec:
     window: ClassVar[int | None] = None
     chunked: ClassVar[bool] = False
     bidirectional: ClassVar[bool] = False
+    whole_media: ClassVar[bool] = False
 
     @property
     def head_dim(self) -> int:

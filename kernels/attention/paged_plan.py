@@ -7,6 +7,7 @@ import torch
 
 from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
 from kernels.ops.attention.e4m3 import E4M3
+from kernels.ops.attention.ragged import Integers
 from kernels.triton.attention.paged_kernels import PagedKernels
 
 if TYPE_CHECKING:  # it imports triton
@@ -32,6 +33,9 @@ class PagedAttentionPlan:
     window: int | None
     chunked: bool = False
     bidirectional: bool = False
+
+    def with_last_seen(self, last_seen: Integers) -> "PagedAttentionPlan":
+        raise NotImplementedError("Triton's kernels see up to a token's own position")  # refused at the start
 
     def store_and_attend(
         self,

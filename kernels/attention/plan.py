@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.torch_ops import HeadNorm, Ops
@@ -66,6 +68,14 @@ class AttentionPlan(Protocol):
         Norms and rotates the heads of queries and keys (where given), writes keys and values into the
         cache, and attends to everything that the step's rows may see there, including this step's tokens.
         Queries and keys come in one tensor so that one call rotates both.
+        """
+        ...
+
+    def with_last_seen(self, last_seen: npt.NDArray[np.int64]) -> "AttentionPlan":
+        """Returns the plan of the same step whose tokens see up to these positions.
+
+        last_seen: [T] int64, contiguous: of each token its own position, or a later one that its row computes
+        in this step; within a row they do not descend.
         """
         ...
 

@@ -1,6 +1,7 @@
 """Attention by torch: the plan for any device, dtype and block size."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,6 +19,10 @@ class TorchAttentionPlan(SeparatePlan):
 
     plan: GatherPlan
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
+    plan_again: Callable[[Integers], GatherPlan]  # from what with_last_seen() takes
+
+    def with_last_seen(self, last_seen: Integers) -> "TorchAttentionPlan":
+        return replace(self, plan=self.plan_again(last_seen))
 
     def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
         key_cache, value_cache = cache

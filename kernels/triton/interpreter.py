@@ -71,6 +71,8 @@ def skip_useless_work() -> None:
     - Sums of integers are not computed once more in 64 bits for an assertion that is dropped, unless the
       interpreter debugs.
     - numpy's dtypes are kept; the interpreter makes a table of all for each look-up.
+    - Types of blocks, and what tensors take from their types, are made once for each shape.
+    - Operands of one type and one shape are not checked, converted and spread by the rules for all others.
     """
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     interpreter._patch_lang = lambda function: SimpleNamespace(restore=lambda: None)
@@ -79,6 +81,69 @@ def skip_useless_work() -> None:
     find = interpreter._get_np_dtype
     known = cache(find)
     interpreter._get_np_dtype = lambda kind: (known if type(kind.scalar) is tl.dtype else find)(kind.scalar)
+    make_types_once()
+    pass_equal_operands()
+
+
+def make_types_once() -> None:
+    """Equal types of blocks are one object; a tensor copies what the first one of its type was given."""
+    make, fill = tl.block_type.__init__, tl.tensor.__init__
+    made = dict[tuple[Any, ...], Any]()
+
+    def new(cls: Any, *fields: Any) -> Any:
+        if cls is not tl.block_type or not fields:  # a type that has more, or a copy
+            return object.__new__(cls)
+        element, shape = fields
+        sizes = (size.value if type(size) is tl.constexpr else size for size in shape)
+        key = (type(element), element.name, getattr(element, "address_space", None), *sizes)
+        block = made.get(key)
+        if block is None:
+            block = object.__new__(cls)
+            make(block, element, shape)
+            made[key] = block
+        return block
+
+    def init(self: Any, *fields: Any) -> None:
+        if type(self) is not tl.block_type:
+            make(self, *fields)
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        known = type.__dict__.get("of_tensors")
+        if known is None:
+            fill(self, handle, type)
+            type.of_tensors = {
+                name: value for name, value in vars(self).items() if name not in ("handle", "type")
+            }
+        else:
+            self.__dict__.update(known)
+            self.handle, self.type = handle, type
+
+    tl.block_type.__new__, tl.block_type.__init__ = new, init
+    tl.tensor.__init__ = init_tensor
+
+
+PLAIN = {"int32", "uint32", "int64", "uint64", "fp32", "fp64"}
+"""Types in which an operation computes if both operands have it."""
+
+
+def pass_equal_operands() -> None:
+    """Two tensors of one type are ready for an operation; two of one shape need not be broadcast."""
+    semantic = type(interpreter.interpreter_semantic)
+    check, spread = semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value
+
+    def checked(self: Any, lhs: Any, rhs: Any, *options: Any, **named: Any) -> Any:
+        if type(lhs) is type(rhs) is tl.tensor and lhs.type is rhs.type and lhs.dtype.name in PLAIN:
+            return lhs, rhs
+        return check(self, lhs, rhs, *options, **named)
+
+    def spread_out(self: Any, lhs: Any, rhs: Any) -> Any:
+        one, other = lhs.type, rhs.type
+        alike = one.is_block() and other.is_block() and list(one.shape) == list(other.shape)
+        if one is other or alike:
+            return lhs, rhs
+        return spread(self, lhs, rhs)
+
+    semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value = checked, spread_out
 
 
 @cache

@@ -138,7 +138,8 @@ def _check_shape(config: ServeConfig) -> None:
     alone = with_local_model(replace(config, tokenizer="", lora=()), OF_CONFIG)
     path = checkpoint_path(alone.model)
     try:
-        model = read_model_config(path, config.hf_overrides)
+        stages = config.pipeline_parallel_size
+        model = read_model_config(path, config.hf_overrides, stages=stages)
     except StartupError:
         return
     check_shape(model, config.tensor_parallel_size, config.pipeline_parallel_size)

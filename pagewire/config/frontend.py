@@ -81,6 +81,12 @@ class FrontendConfig(ModelConfig):
     max_request_bytes: int = flag(
         16 << 20, "largest gRPC message to accept", at_least=1024, at_most=(1 << 31) - 1
     )
+    media_hosts: tuple[str, ...] = flag(
+        (),
+        "host from which images are fetched that requests name by URL, by https; http://HOST: by http; *: any"
+        " public one; may be repeated; default: none, requests bring their images",
+        metavar="HOST",
+    )
     max_sequences: int = flag(64, "largest n, best_of and beam width of a request", at_least=1)
     max_stop_strings: int = flag(64, "maximum number of stop strings per request", at_least=0)
     max_logprobs: int = flag(

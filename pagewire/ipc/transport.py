@@ -44,9 +44,10 @@ class BadFrame(Exception):
     """A frame with another protocol version or without one."""
 
 
-def pack(message: Serializable) -> bytes:
-    """Returns the frame of a message."""
-    return bytes((PROTOCOL_VERSION,)) + message.SerializeToString()
+def pack(message: Serializable, more: bytes | bytearray = b"") -> bytes:
+    """Returns the frame of a message. more: further fields of it, serialized: what parses the frame merges
+    them, as protobuf says."""
+    return b"".join((bytes((PROTOCOL_VERSION,)), message.SerializeToString(), more))
 
 
 def unpack(frame: bytes) -> bytes:

@@ -83,12 +83,14 @@ class Speculation(_message.Message):
     def __init__(self, max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class Continuation(_message.Message):
-    __slots__ = ("sequences", "adapter_digest")
+    __slots__ = ("sequences", "adapter_digest", "media_digests")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedCompositeFieldContainer[DeliveredSequence]
     adapter_digest: bytes
-    def __init__(self, sequences: _Optional[_Iterable[_Union[DeliveredSequence, _Mapping]]] = ..., adapter_digest: _Optional[bytes] = ...) -> None: ...
+    media_digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, sequences: _Optional[_Iterable[_Union[DeliveredSequence, _Mapping]]] = ..., adapter_digest: _Optional[bytes] = ..., media_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class DeliveredSequence(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -287,7 +289,7 @@ class RoutingHints(_message.Message):
     def __init__(self, data_parallel_rank: _Optional[int] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "prompt", "sequences", "usage", "timings", "model", "seed", "parameters", "adapter")
+    __slots__ = ("request_id", "prompt", "sequences", "usage", "timings", "model", "seed", "parameters", "adapter", "media_digests")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +299,7 @@ class GenerateResponse(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: PromptInfo
     sequences: _containers.RepeatedCompositeFieldContainer[SequenceOutput]
@@ -306,7 +309,8 @@ class GenerateResponse(_message.Message):
     seed: int
     parameters: EffectiveParameters
     adapter: AppliedAdapter
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., parameters: _Optional[_Union[EffectiveParameters, _Mapping]] = ..., adapter: _Optional[_Union[AppliedAdapter, _Mapping]] = ...) -> None: ...
+    media_digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., parameters: _Optional[_Union[EffectiveParameters, _Mapping]] = ..., adapter: _Optional[_Union[AppliedAdapter, _Mapping]] = ..., media_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class AppliedAdapter(_message.Message):
     __slots__ = ("name", "digest", "start")

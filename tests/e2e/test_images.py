@@ -65,6 +65,10 @@ def expected(model: Any, folder: Path, family: str, prompt: list[int], numbers: 
         pixels = dict(read([images] if family == "idefics3" else images, return_tensors="pt"))
         pixels.pop("num_patches", None)
     ids = torch.tensor([prompt])
+    if "image_grid_thw" in pixels:
+        pixels["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+    if pixels.pop("num_crops", None) is not None:  # Gemma 3, whose images are seen whole
+        pixels["token_type_ids"] = (ids == model.config.image_token_id).long()
     model.generation_config.eos_token_id = None
     limits = {"do_sample": False, "max_new_tokens": TOKENS}
     found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **limits, **pixels)
@@ -73,12 +77,22 @@ def expected(model: Any, folder: Path, family: str, prompt: list[int], numbers: 
 
 
 CHUNKS = {"max_num_batched_tokens": 16, "block_size": 8}
+FEWER_ROWS = CHUNKS | {"max_num_seqs": 8}
+"""Beside which an image that is seen whole has room in a step."""
 ONE_BY_ONE = {"max_num_encoder_tokens": 4}
+MODES: dict[str, tuple[dict[str, int], ...]] = {
+    "llava": ({}, CHUNKS, ONE_BY_ONE),
+    "pixtral": (CHUNKS,),
+    "idefics3": (CHUNKS,),
+    "qwen3_vl": (CHUNKS,),
+    "gemma3": (FEWER_ROWS,),
+}
+"""Families that differ in what a service does; the other ones are like one of them."""
 
 
 @pytest.mark.parametrize(
     ("family", "modes"),
-    [("llava", ({}, CHUNKS, ONE_BY_ONE)), *((family, (CHUNKS,)) for family in ("pixtral", "idefics3"))],
+    MODES.items(),
 )
 def test_transformers_tokens(tmp_path: Path, family: str, modes: tuple[dict[str, int], ...]) -> None:
     """Also in chunks that cut images, and where the encoder takes them one by one. tests/worker/vision and

@@ -313,6 +313,7 @@ class FakeWorker:
         self.adapters: set[bytes] = set()  # those that it has loaded
         self.max_adapters = 0  # that the rows of a step may have; 0: any number
         self.vectors: dict[bytes, int] = {}  # of media: digest -> how many
+        self.whole_media = False  # a step computes an item whole
         self.encoder_capacity = self.encoder_budget = 0  # vectors that it keeps, and encodes in a step
         self.others: dict[str, FakeWorker] = {}  # by address, whose blocks it can read
         self.reading: list[BlocksRead] = []  # answers
@@ -456,6 +457,8 @@ class FakeWorker:
         for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
             for item in self.rows[row].parameters.media:
                 if any(start <= position < start + count for position in item.positions):
+                    cut = item.positions[-1] >= start + count
+                    assert not (self.whole_media and cut), "an item that is seen whole is cut"
                     assert item.digest in self.vectors, "a position is computed without its vector"
                     needed.add(item.digest)
         assert needed.issuperset(item.digest for item in plan.encode), "encoded for nothing"

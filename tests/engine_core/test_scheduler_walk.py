@@ -78,6 +78,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         turn=st.sampled_from([1, 3, 256]),
         encoder_cache=st.sampled_from([6, 8, 30]),
         encoder_budget=st.sampled_from([1, 6, 30]),
+        whole_media=st.booleans(),
     )
     def start(
         self,
@@ -98,6 +99,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         turn: int,
         encoder_cache: int,
         encoder_budget: int,
+        whole_media: bool,
     ) -> None:
         if state_checkpoints:  # then the worker has no swap space
             num_host_blocks = 0
@@ -117,6 +119,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             adapter_turn=turn,
             encoder_cache_tokens=encoder_cache,
             max_num_encoder_tokens=encoder_budget,
+            whole_media=whole_media,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -128,6 +131,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             embedding_size=4,
             media_kinds=LIMITS.media_kinds,
             max_item_vectors=encoder_cache,
+            max_whole_item=budget - self.scheduler.num_rows + 1 if whole_media else None,
         )
         self.ahead = ahead
         if state_checkpoints:
@@ -136,6 +140,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
         self.worker.num_drafts, self.worker.step_us = num_drafts, 1000
         self.worker.encoder_capacity, self.worker.encoder_budget = encoder_cache, encoder_budget
+        self.worker.whole_media = whole_media
         self.worker.max_adapters, self.worker.adapters = (
             max_adapters,
             {adapter_digest(name) for name in "abc"},
@@ -241,6 +246,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             position += data.draw(st.sampled_from([0, 0, 1, 5]), "gap")
             number = data.draw(st.integers(0, 3), "item")
             step, size = (2, 3) if number == 3 else (1, (1, 4, 6)[number])
+            if self.limits.max_whole_item is not None:
+                step, size = 1, min(size, self.limits.max_whole_item)
             if (end := position + step * size) > length:
                 return
             add_item(message, range(position, end, step), bytes([number]))

@@ -206,6 +206,10 @@ def test_the_encoder_has_room_for_a_step_or_the_largest_image(
     encoder, limits = make_scheduler(config, facts).encoder, make_identity(config, facts, 1).limits
     assert (encoder.capacity, encoder.budget) == (cache, budget)
     assert (limits.max_item_vectors, limits.media_kinds) == (cache, {MEDIA_KIND_IMAGE})
+    assert limits.max_whole_item is None
+    facts.model.whole_media = True
+    whole = make_identity(config, facts, 1).limits.max_whole_item
+    assert whole == config.max_num_batched_tokens - config.max_num_seqs + 1
 
 
 @pytest.mark.parametrize("facts", [ready(num_blocks=0), ready(max_model_len=1)])

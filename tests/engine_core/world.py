@@ -49,6 +49,7 @@ class World:
         whole_prompts: bool = False,
         encoder_cache: int = 0,
         encoder_budget: int = 0,
+        whole_media: bool = False,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -73,9 +74,11 @@ class World:
             whole_prompts=whole_prompts,
             encoder_cache_tokens=encoder_cache,
             max_num_encoder_tokens=encoder_budget,
+            whole_media=whole_media,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0
+        self.worker.whole_media = whole_media
         self.worker.step_us, self.worker.max_adapters = 1000, max_adapters
         self.worker.encoder_capacity, self.worker.encoder_budget = (
             encoder_cache or budget,

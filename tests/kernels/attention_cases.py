@@ -1,6 +1,7 @@
 """Rows with KV in shuffled blocks, and what attention over them is in float64."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.ops.attention.gather_plan import CacheShape, GatherPlan, plan_attention
@@ -9,6 +10,7 @@ from kernels.ops.attention.store_kv import slot_rows, store_kv
 from tests.kernels.tolerances import random
 
 PAD_BLOCK = 0
+IMAGES = [(0, 1), (0, 40), (5, 1), (30, 30), (130, 1), (7, 5), (3000, 7), (600, 20)]
 MIXED = [(0, 1), (5, 1), (130, 1), (299, 1), (17, 1), (0, 7), (40, 300), (3, 2), (0, 1)]
 
 
@@ -50,9 +52,28 @@ class Case:
         self.query = random(int(self.counts.sum()), heads, head_dim, dtype=dtype, seed=99)
         self.shape = CacheShape(kv_heads, head_dim, block_size, PAD_BLOCK, dtype, torch.device("cpu"))
 
-    def plan(self, window: int | None, chunked: bool = False, bidirectional: bool = False) -> GatherPlan:
+    def last_seen(self, ends_in_one: bool = True) -> npt.NDArray[np.int64]:
+        """[T]: of rows of several queries, all but the first and the last two are of images, a long one and
+        one of three tokens. ends_in_one: the last two are of one, too."""
+        last = [
+            np.arange(start, start + count) for start, count in zip(self.starts, self.counts, strict=True)
+        ]
+        for row in last:
+            if len(row) > 4:
+                row[1:-5] = row[max(1, len(row) - 6)]
+                row[-5:-2] = row[-3]
+                row[-2:] = row[-1] if ends_in_one else row[-2:]
+        return np.concatenate(last)
+
+    def plan(
+        self,
+        window: int | None,
+        chunked: bool = False,
+        bidirectional: bool = False,
+        lasts: npt.NDArray[np.int64] | None = None,
+    ) -> GatherPlan:
         rows = self.starts, self.counts, self.tables
-        return plan_attention(*rows, window, self.shape, chunked, bidirectional)
+        return plan_attention(*rows, window, self.shape, chunked, bidirectional, lasts)
 
     def run(
         self, window: int | None = None, chunked: bool = False, bidirectional: bool = False
@@ -68,9 +89,10 @@ class Case:
         slopes: torch.Tensor | None = None,
         chunked: bool = False,
         bidirectional: bool = False,
+        lasts: npt.NDArray[np.int64] | None = None,
     ) -> torch.Tensor:
         """Dense, in float64, from the keys and values as they were before they went into blocks."""
-        parts = []
+        parts, first = [], 0
         for row, query in enumerate(self.query.double().split(self.counts.tolist())):
             keys, values = (
                 kv[row].double().repeat_interleave(self.group, 1) for kv in (self.keys, self.values)
@@ -85,6 +107,9 @@ class Case:
             size = window or len(keys)
             near = other // size == position // size if chunked else other > position - size
             ahead = other >= position + size if bidirectional else other > position
+            if lasts is not None:
+                ahead = other > torch.from_numpy(lasts[first : first + len(query)])[:, None]
+            first += len(query)
             hidden = ahead | ~near
             scores = scores.masked_fill(hidden, -torch.inf)
             if sinks is not None:

@@ -74,6 +74,8 @@ class Device:
         if settings.has_states:
             self.ready.has_states = True
             self.ready.num_state_checkpoints = initialize.state_checkpoints
+        if workload.images is not None and workload.images.whole:
+            self.ready.model.whole_media = self._executor.backend.images.whole = True
         self.memory = TaggedMemory(
             self._executor.rows, self.ready.num_host_blocks, workload.namespace, settings.has_states
         )

@@ -45,6 +45,10 @@ def draw(
         workload.config = replace(
             workload.config, model=str(checkpoint(seeing=True)), **workload.images.settings
         )
+        if workload.images.whole:  # a step has room for the largest beside all other rows, and for no more
+            least = max(workload.images.sizes) + workload.config.max_num_seqs - 1
+            budget = max(least, workload.config.max_num_batched_tokens)
+            workload.config = replace(workload.config, max_num_batched_tokens=budget)
     writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))

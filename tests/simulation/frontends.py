@@ -94,11 +94,17 @@ class CheckedClient(EngineClient):
     images: Images | None = None
 
     def submit(
-        self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE, *, begun: bool = False
+        self,
+        request: engine_pb2.AddRequest,
+        sink: Sink,
+        routing: Routing = ANYWHERE,
+        *,
+        begun: bool = False,
+        media: bytes | bytearray = b"",
     ) -> int:
         if self.images is not None:
             request.media.extend(self.images.of_request(request.sampling.seed))
-        return super().submit(request, CheckedSink(sink), routing, begun=begun)
+        return super().submit(request, CheckedSink(sink), routing, begun=begun, media=media)
 
     def on_lost(self, core: Core) -> None:
         """See frontend.engine.client."""

@@ -16,6 +16,8 @@ class Images:
     """Vectors of each image."""
     settings: dict[str, int]
     """Of the encoder, as flags."""
+    whole: bool = False
+    """Whether tokens of an image see all of it, so that no chunk cuts one."""
     _by_seed: dict[int, list[MediaItem]] = field(default_factory=dict)
 
     def show(self, seed: int, prompt_len: int, random: Random) -> list[MediaItem]:
@@ -28,7 +30,7 @@ class Images:
         while len(items) < 5:
             position += chosen.choice([0, 0, 1, 4])
             number = chosen.randrange(len(self.sizes))
-            size, step = self.sizes[number], chosen.choice([1, 1, 1, 2])
+            size, step = self.sizes[number], 1 if self.whole else chosen.choice([1, 1, 1, 2])
             if position + size * step > prompt_len:
                 break
             positions = range(position, position + size * step, step)
@@ -58,4 +60,4 @@ def draw_images(seed: int) -> Images:
         "encoder_cache_tokens": max(sizes) + random.choice([0, 0, 1, 8, 40]),
         "max_num_encoder_tokens": random.choice([1, 3, 8, 40]),
     }
-    return Images(sizes, settings)
+    return Images(sizes, settings, whole=Random(f"whole {seed}").random() < 0.5)

@@ -26,6 +26,7 @@ from engine_core.kv_cache.cache_changes import ContentChanges
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
+from engine_core.media import encoder_cache
 from engine_core.media.encoder_cache import EncoderCache
 from engine_core.ownership import Handover
 from engine_core.quarantine import blame as suspects
@@ -472,6 +473,11 @@ def _a_chunk_goes_on_behind_an_image_without_room(patch: Callable[..., None]) ->
     patch(EncoderCache, "extend", far)
 
 
+def _a_chunk_cuts_an_image_that_is_seen_whole(patch: Callable[..., None]) -> None:
+    """Its first tokens do not see what follows."""
+    patch(encoder_cache, "_across", lambda sequence, end: None)
+
+
 def _vectors_that_a_step_needs_are_forgotten(patch: Callable[..., None]) -> None:
     """What was used last makes room. What was used least recently never is: plans move what they need behind
     it."""
@@ -514,6 +520,7 @@ _KINDS = {
     "names are told to new frontends alone": "adapters",
     "images do not name blocks": "images",
     "a chunk goes on behind an image without room": "images",
+    "a chunk cuts an image that is seen whole": "images",
     "vectors that a step needs are forgotten": "images",
     "vectors outlive their core": "images",
     "a rank begins a step that others do not have": "groups",

@@ -75,7 +75,7 @@ def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CpuBacke
 
 def without_data(item: MediaItem) -> MediaItem:
     """Returns an item as a row has it."""
-    return MediaItem(kind=item.kind, digest=item.digest, positions=item.positions)
+    return MediaItem(kind=item.kind, shape=item.shape, digest=item.digest, positions=item.positions)
 
 
 class GreedySampler:
@@ -270,6 +270,16 @@ class Driver:
             self.remove(sequence)
         return plan
 
+    def _uncut(self, sequence: DrivenSequence, count: int) -> int:
+        """Returns how many tokens a chunk has that would have so many: it ends before an image that is seen
+        whole, or behind one that it begins with, whatever the budget."""
+        end = sequence.num_computed + count
+        for item in sequence.media if count and self.ready.model.whole_media else ():
+            first, *_, last = unpack_u32(item.positions)
+            if first < end <= last:
+                end = first if first > sequence.num_computed else last + 1
+        return end - sequence.num_computed
+
     def _plan(self) -> tuple[worker_pb2.StepPlan, list[DrivenSequence]]:
         self.steps += 1
         plan = worker_pb2.StepPlan(step=self.steps, removed_rows=pack_u32(self.ended_rows))
@@ -282,9 +292,10 @@ class Driver:
         left = self.budget
         for sequence in list(self.running):
             count = min(len(sequence.tokens) - sequence.num_computed, left)
+            count = self._uncut(sequence, count)
             if not count:
                 continue
-            left -= count
+            left = max(left - count, 0)
             end = sequence.num_computed + count
             if self.room and count == 1 and sequence.started:
                 room = min(self.room, left, sequence.max_tokens - len(sequence.output) - 1)

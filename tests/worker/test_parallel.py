@@ -5,7 +5,8 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +142,17 @@ def check(folder: Path, dtype: str, adapted: bool = False) -> None:
         assert on_ranks(size, work) == [expected] * size, size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("architecture", DECODERS)
+def in_turns(names: Iterable[str]) -> list[tuple[str, str]]:
+    """With one dtype each: ranks divide layers, and each kind of layer is in cases of both."""
+    return list(zip(names, cycle(("float32", "bfloat16"))))
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), in_turns(DECODERS))
 def test_every_family(architecture: str, dtype: str, checkpoint: Checkpoints, tmp_path: Path):
     check(checkpoint_of(architecture, checkpoint, tmp_path), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "dtype"), in_turns(VARIANTS))
 def test_variants(variant: str, dtype: str, checkpoint: Checkpoints):
     family, overrides = VARIANTS[variant]
     check(checkpoint(family, **overrides), dtype)
@@ -183,10 +187,11 @@ def held(model: LanguageModel, tensors: Mapping[str, torch.Tensor]):
     return store.find(bytes(32))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "family",
-    ["llama", "gpt2", "phi3", "qwen3_next", "bamba", "youtu", "qwen2_moe", "gpt_oss", "gemma4", "opt"],
+    ("family", "dtype"),
+    in_turns(
+        ["llama", "gpt2", "phi3", "qwen3_next", "bamba", "qwen2_moe", "youtu", "gpt_oss", "gemma4", "opt"]
+    ),
 )
 def test_adapters(family: str, dtype: str, checkpoint: Checkpoints):
     """An adapter of all modules, the embedding and the head among them."""

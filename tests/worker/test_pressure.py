@@ -113,12 +113,14 @@ def alone(checkpoint: Callable[..., Path]) -> tuple[list[engine_pb2.AddRequest],
     return messages, {key: tokens for each in messages for key, tokens in engine.outputs([each]).items()}
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize(
-    "swap_costs",
-    [None, SwapCosts(1.0, 0.0), SwapCosts(1.0, 1.7)],
-    ids=["recompute", "swap", "whichever is cheaper"],
+    ("swap_costs", "prefix_cache", "ahead"),
+    [
+        *((None, cached, not cached) for cached in (False, True)),
+        *((SwapCosts(1.0, 0.0), cached, cached) for cached in (False, True)),
+        *((SwapCosts(1.0, 1.7), cached, not cached) for cached in (False, True)),
+    ],
+    ids=[f"{name}-{cached}" for name in ("recompute", "swap", "whichever is cheaper") for cached in (0, 1)],
 )
 def test_the_same_tokens_as_alone(
     swap_costs: SwapCosts | None,

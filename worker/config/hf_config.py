@@ -223,6 +223,7 @@ class ModelConfig:
     max_position: int  # context length of the model
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
     bidirectional: bool = False  # a query sees as far ahead as back: prompts are computed in one step
+    whole_images: tuple[bool, ...] = ()  # by layer: tokens of an image see all of it; empty: in no layer
     chunked: bool = False  # windows are chunks: a query sees those of its own chunk of so many tokens
     vision: VisionConfig | None = None  # of the encoder of images; None: the model sees none
     decoder: str = ""  # architecture of the decoder that an encoder stands beside; empty: the model is it

@@ -1,12 +1,14 @@
 """Rotary parameters of config.json, under their current and their older names. Needs no torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import MOST, WHAT, Fields
 
+TIME, ROW, COLUMN = range(3)
+"""Axes of positions of an image's vectors."""
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "divided", "proportional", "longrope")
 _KNOWN = frozenset(
     {
@@ -16,6 +18,8 @@ _KNOWN = frozenset(
         *("short_factor", "long_factor", "finetuned", "divisors"),
     }
 )
+_OF_IMAGES = frozenset({"mrope_section", "mrope_interleaved"})
+"""Of M-RoPE: text has one position for all sections."""
 _LENGTH_KINDS = ("dynamic", "longrope")
 """Kinds whose angles depend on the length of the prompt."""
 
@@ -41,6 +45,9 @@ class RopeConfig:
     short_factors: tuple[float, ...] = ()  # longrope, within the original context: divisors [rotary_dim / 2]
     divisors: tuple[float, ...] = ()  # divided: of each frequency [rotary_dim / 2]
     long_factors: tuple[float, ...] = ()  # longrope, beyond it
+    axes: tuple[
+        int, ...
+    ] = ()  # M-RoPE: TIME, ROW or COLUMN turns each frequency [rotary_dim / 2]; (): no matter
 
     @property
     def depends_on_prompt_len(self) -> bool:
@@ -55,8 +62,8 @@ class RopeDefaults:
     theta: float = 10_000.0
     partial: float | None = None  # part of a head that is rotated; None: all of it, nothing else is allowed
     interleaved: bool = False
-    harmless: tuple[str, ...] = ()  # rotary fields that change nothing
     original_max_position: int | None = None  # None: the context length
+    allows_sections: bool = False  # fields may be there that count for images alone (M-RoPE)
 
 
 LLAMA_ROPE = RopeDefaults()
@@ -67,21 +74,26 @@ def read_rope(
 ) -> RopeConfig:
     """Reads the rotary parameters of all layers. max_position: tokens, as config.json says. Raises
     StartupError."""
+    return read_rope_object(_rope_object(fields), fields, max_position, head_dim, defaults)
+
+
+def _rope_object(fields: Fields) -> Fields:
     name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
     if name == "rope_parameters" and fields.has("rope_scaling"):
         raise fields.wrong("rope_scaling", "rope_parameters is there, too: put its fields into that one")
-    return read_rope_object(fields.object(name), fields, max_position, head_dim, defaults)
+    return fields.object(name)
 
 
 def read_rope_object(
     rope: Fields, fields: Fields, max_position: int, head_dim: int, defaults: RopeDefaults
 ) -> RopeConfig:
     """Reads one object of rotary parameters. fields: config.json, where older files have some of them."""
-    rope.refuse_unknown(_KNOWN | {*defaults.harmless})
+    rope.refuse_unknown(_KNOWN | _OF_IMAGES if defaults.allows_sections else _KNOWN)
     theta = _of_both(rope, fields, "rope_theta").number("rope_theta", defaults.theta, above=1.0)
     rotary_dim = _rotary_dim(rope, fields, head_dim, defaults)
     kind = rope.text("rope_type", rope.text("type", "default"))
     kind = "longrope" if kind == "su" else kind  # its name in the first files
+    kind = "default" if kind == "mrope" and defaults.allows_sections else kind  # the same
     common: dict[str, Any] = {
         "theta": theta,
         "kind": kind,
@@ -132,6 +144,38 @@ def read_proportional(rope: Fields, head_dim: int, theta: float, partial: float)
         factor=rope.number("factor", 1.0),
         num_turning=int(part * head_dim // 2),
     )
+
+
+@dataclass(frozen=True)
+class Sections:
+    """How many frequencies time, row and column of an image turn (M-RoPE), where config.json does not say it.
+
+    interleaved: they take turns, from the highest frequency on, and time has those that are left; else each
+    has its own in one piece.
+    """
+
+    sizes: tuple[int, int, int]
+    interleaved: bool
+
+    def read(self, fields: Fields, rope: RopeConfig) -> RopeConfig:
+        """Returns the rotation of a model whose images have such positions. fields: config.json. Raises
+        StartupError."""
+        given, name, count = _rope_object(fields), "mrope_section", rope.rotary_dim // 2
+        if not (given.has("rope_theta") or fields.has("rope_theta")):
+            raise fields.wrong("rope_theta", "it must be said where images have positions of three axes")
+        sizes = given.integers(name, least=0) if given.has(name) else self.sizes
+        if len(sizes) != len(self.sizes) or sum(sizes) != count:
+            raise given.wrong(name, f"time, row and column must have {count} frequencies in all")
+        given.expect("mrope_interleaved", self.interleaved, f"it is {str(self.interleaved).lower()} here")
+        if rope.depends_on_prompt_len:
+            raise given.wrong("rope_type", "angles that depend on a prompt's length are not known for images")
+        return replace(rope, axes=self._axes(sizes, count))
+
+    def _axes(self, sizes: tuple[int, ...], count: int) -> tuple[int, ...]:
+        if not self.interleaved:
+            return tuple(axis for axis, size in enumerate(sizes) for _ in range(size))
+        axes = (number % len(sizes) for number in range(count))
+        return tuple(axis if number < 3 * sizes[axis] else TIME for number, axis in enumerate(axes))
 
 
 def scaled_max_position(rope: RopeConfig, max_position: int) -> int:

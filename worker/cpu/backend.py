@@ -46,10 +46,12 @@ from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
+from worker.step.grid_positions import GridPositionRows
 from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 from worker.step.token_types import TokenTypeRows
+from worker.step.whole_media import WholeMediaRows
 
 log = logging.getLogger(__name__)
 Observe = Callable[[Step, StepBatch], None]
@@ -104,10 +106,17 @@ class CpuBackend:
         self.states = states
         self.adapters = adapters
         virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
-        self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=EncodedItems(model.vision))
+        vision = None if model.vision is None else model.vision.config
+        media = EncodedItems(model.vision, 1 if vision is None else vision.vectors_per_position)
+        self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=media)
         self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
-        kept = sampler, self._embeddings, self._token_types, states, adapters
+        self._grids = GridPositionRows(vision)
+        self._whole_media = WholeMediaRows() if any(spec.whole_media for spec in cache.specs) else None
+        kept = (
+            *(sampler, self._embeddings, self._grids, self._whole_media, self._token_types),
+            *(states, adapters),
+        )
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -207,7 +216,9 @@ class CpuBackend:
 
     def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
         batch = self._embeddings.put(step, self._build_inputs(step, wanted))
-        batch = self._token_types.put(step, batch)
+        batch = self._token_types.put(step, self._grids.put(step, batch))
+        if self._whole_media is not None:
+            batch = self._whole_media.put(step, batch)
         return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
     def forward(self) -> StepOutputs:
@@ -219,7 +230,7 @@ class CpuBackend:
                 self.model, self.sampler, self._rows, self._batch, hidden, remember=self.remember
             )
         except (MemoryError, RuntimeError) as error:
-            if not (self._has_pieces and self.may_retry) or not is_out_of_memory(error):
+            if not (self._may_cut() and self.may_retry) or not is_out_of_memory(error):
                 raise
         self._num_retried += 1
         if self._num_retried.bit_count() == 1:  # 1, 2, 4, 8 ...
@@ -233,6 +244,11 @@ class CpuBackend:
             self._batch = self._inputs(sampled, self._wanted)
             hidden = self.compute(sampled, self._batch)
         return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden, is_whole=False)
+
+    def _may_cut(self) -> bool:
+        """Whether the step may be computed in pieces."""
+        whole = self._whole_media is not None and self._whole_media.computes(self._step)
+        return self._has_pieces and not whole
 
     def compute(self, step: Step, batch: StepBatch) -> torch.Tensor:
         """Runs the model on a step, or a piece of one. Returns its hidden states [T, E]."""

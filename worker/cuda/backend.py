@@ -38,7 +38,8 @@ from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
-from worker.step.embeddings import EmbeddingRows
+from worker.step.embeddings import EmbeddingRows, StepValues
+from worker.step.grid_positions import GridPositionRows
 from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
@@ -80,11 +81,15 @@ class CudaBackend:
         self.states, self._caches = states, layer_caches(model, cache, states)
         self.adapters = adapters
         virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
-        media = EncodedItems(None if model.vision is None else self._encode)
+        vision = None if model.vision is None else model.vision.config
+        media = EncodedItems(
+            None if vision is None else self._encode, 1 if vision is None else vision.vectors_per_position
+        )
         self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=media, send=self._sent)
         self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
-        kept = sampler, self._embeddings, self._token_types, states, adapters
+        self._grids = GridPositionRows(vision)
+        kept = sampler, self._embeddings, self._grids, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -99,6 +104,7 @@ class CudaBackend:
             max_adapters=0 if adapters is None else max_adapters,
             adapted_parts=() if adapters is None else adapters.store.parts,
             has_token_types=model.has_token_types,
+            has_grid_positions=self._grids.are_read,
         )
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some
@@ -106,7 +112,7 @@ class CudaBackend:
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._adapts_logits = False
-        self._values: tuple[torch.Tensor, torch.Tensor] | None = None  # of the step, in place of tokens
+        self._values: StepValues | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -144,6 +150,7 @@ class CudaBackend:
         self._layout = self.buffers.load(step, spans)
         starts = self._layout.row_starts
         self.buffers.load_token_types(self._token_types.of_step(starts, step), self._layout.shape.tokens)
+        self.buffers.load_grid_positions(self._grids.of_step(starts, step))
         self._adapted = None if self.adapters is None else self.adapters.of_step(starts, step)
         if self._adapted is not None:
             self.buffers.adapters.load(self._adapted)
@@ -153,7 +160,7 @@ class CudaBackend:
             self.buffers.logit_adapters.load(of_logits)
         self._embeddings.forget(step)
         values = self._embeddings.of_step(starts, step)
-        self._values = None if values is None else (self.device.send(values[0].numpy()), values[1])
+        self._values = None if values is None else values.with_tokens_sent(self.device.send)
 
     def logit_adapters(self, tokens: Integers) -> adapters.StepAdapters | None:
         """Returns the adapters of tokens of the step [A], as rows of logits; None: none changes logits."""
@@ -270,7 +277,7 @@ class CudaBackend:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
         batch = self.buffers.batch(shape, is_adapted)
         if self._values is not None:
-            batch = batch.with_embeddings(*self._values)
+            batch = self._values.put(batch)
         return self.model(batch, self._caches)
 
     def _sent(self, values: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from kernels.triton_ops import TritonOps
 from worker.cuda.adapter_columns import AdapterColumns
 from worker.cuda.device import Device
 from worker.cuda.rows import DeviceRows, aligned
+from worker.step.grid_positions import AXES
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
@@ -61,10 +62,12 @@ class StepBuffers:
         adapted_parts: Sequence[int] = (),
         *,
         has_token_types: bool = False,
+        has_grid_positions: bool = False,
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
         drafts. has_states: layers keep a state per row. max_adapters: that a step may have. adapted_parts:
-        see DeviceAdapters. has_token_types: the model reads the types of tokens."""
+        see DeviceAdapters. has_token_types: the model reads the types of tokens. has_grid_positions: it
+        reads positions of three axes."""
         count = host.max_num_rows
         self._no_row, self._device, self._has_states = count, device, has_states
         tokens, most_rows = max(max_num_tokens, count), count + 1  # one more, that has the padding of a graph
@@ -78,6 +81,9 @@ class StepBuffers:
         self._token_types = None
         if has_token_types:
             self._token_types = torch.zeros(tokens, dtype=torch.int64, device=device.place)
+        self._grid_positions = None
+        if has_grid_positions:
+            self._grid_positions = torch.zeros(tokens, AXES, dtype=torch.int64, device=device.place)
         table = rows.tokens, rows.blocks, rows.prompt_lens
         self._inputs = TritonOps.step_inputs(
             table, (most_rows, tokens), host.max_model_len, host.block_size, specs
@@ -112,6 +118,13 @@ class StepBuffers:
             values = np.zeros(count, np.int64) if types is None else types
             self._device.send_into(self._token_types[:count], values)
 
+    def load_grid_positions(self, positions: Integers | None) -> None:
+        """Uploads the positions of the tokens of the next step to be launched [3, T], where the model reads
+        them."""
+        if self._grid_positions is not None and positions is not None:
+            target = self._grid_positions[: positions.shape[1]]
+            self._device.send_into(target, np.ascontiguousarray(positions.T))
+
     def clear(self) -> None:
         """Uploads the columns of a step of no rows."""
         self._device.send_into(self._columns, self._padding())
@@ -144,4 +157,6 @@ class StepBuffers:
         )
         if self._token_types is not None:
             batch = replace(batch, token_types=self._token_types[: shape.tokens])
+        if self._grid_positions is not None:
+            batch = replace(batch, grid_positions=self._grid_positions[: shape.tokens].t())
         return replace(batch, adapters=self.adapters.of(shape.tokens)) if is_adapted else batch

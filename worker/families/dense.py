@@ -233,14 +233,17 @@ def read_qwen_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]
     return windows_of(kinds, read_used_window(fields))
 
 
+_QWEN_ROPE = RopeDefaults(allows_sections=True)
+
+
 def _read_qwen2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    values = read_decoder(fields, common, Spelling(max_position=32768))
+    values = read_decoder(fields, common, Spelling(max_position=32768, rope=_QWEN_ROPE))
     values["windows"] = read_qwen_windows(fields, values["num_layers"])
     return DecoderConfig(**values, qkv_bias=True)
 
 
 def _read_qwen3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    values = read_decoder(fields, common, Spelling(max_position=32768, head_dim=128))
+    values = read_decoder(fields, common, Spelling(max_position=32768, head_dim=128, rope=_QWEN_ROPE))
     values["windows"] = read_qwen_windows(fields, values["num_layers"])
     return DecoderConfig(**values, **read_biases(fields), head_norms=HeadNormKind.PER_HEAD)
 

@@ -150,10 +150,8 @@ FALCON_H1 = DecoderFamily(
 )
 
 
-_OF_IMAGES = "mrope_section", "mrope_interleaved"
-"""Rotary fields that count for images alone: text has the same position in all sections."""
 _QWEN_SPELLING = Spelling(
-    max_position=32768, head_dim=256, rope=RopeDefaults(partial=0.25, harmless=_OF_IMAGES)
+    max_position=32768, head_dim=256, rope=RopeDefaults(partial=0.25, allows_sections=True)
 )
 _QWEN_ONLY = {"hidden_act": "silu"}
 _QWEN_HARMLESS = ("output_router_logits", "router_aux_loss_coef", "num_nextn_predict_layers")

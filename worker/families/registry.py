@@ -19,7 +19,7 @@ from worker.config.hf_config import (
 from worker.families import dense, encoders, learned_positions, linear
 from worker.families.experts import deepseek, granite, llama4, mixtral, qwen_moe
 from worker.families.normed import gemma, norms_after
-from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily
+from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily, has_pixel_fields
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": linear.BAMBA,
@@ -113,13 +113,19 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     )
 
 
-def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None = None) -> ModelConfig:
+def read_model_config(
+    folder: Path, overrides: str = "", tokenizer: Path | None = None, stages: int = 1
+) -> ModelConfig:
     """Reads the configuration of the model in a folder. overrides: as for read_config. tokenizer: folder of
-    the tokenizer's files; None: the same one. Raises StartupError, also for a field that is not known and may
-    change what the model computes."""
+    the tokenizer's files; None: the same one. stages: of the worker. Raises StartupError, also for a field
+    that is not known and may change what the model computes.
+
+    Families that were served as text before their encoders were known are so still, over several stages and
+    from files that do not say what pixels become."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
-    if architecture in SEEING:
+    is_text = architecture in DECODERS and (stages > 1 or not has_pixel_fields(folder))
+    if architecture in SEEING and not is_text:
         return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     family = DECODERS[architecture]
@@ -155,17 +161,23 @@ def _read_seeing(
     family: SeeingFamily, architecture: str, whole: Fields, folder: Path, tokenizer: Path | None
 ) -> ModelConfig:
     """Reads the configuration of a decoder beside an encoder of images; see read_model_config()."""
-    kind = whole.object("text_config").text("model_type", family.decoder)
-    name, defaults = decoder_of(kind), DEFAULT_SIZES.get(kind, {})
-    fields = whole.below("text_config", *_SHARED, defaults=defaults)
-    if name is None:
+    is_flat = bool(family.decoders) and not whole.has("text_config")  # as the first files of Qwen are
+    kind = (whole if is_flat else whole.object("text_config")).text("model_type", family.decoder)
+    name, defaults = decoder_of(family.decoders.get(kind, kind)), DEFAULT_SIZES.get(kind, {})
+    fields = whole if is_flat else whole.below("text_config", *_SHARED, defaults=defaults)
+    if name is None or (family.decoders and kind not in family.decoders):
         raise fields.wrong("model_type", "no decoder of that type is known")
     decoder = DECODERS[name]
     ends = read_ends(folder, fields, tokenizer)
     for field, value in (*decoder.only.items(), *family.only.items()):
         fields.expect(field, value)
     config = decoder.read(fields, common_fields(fields, architecture, ends))
-    fields.refuse_unknown({*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text})
+    if (sections := family.sections) is not None:
+        ropes = (None if rope is None else sections.read(fields, rope) for rope in config.ropes)
+        config = replace(config, ropes=tuple(ropes))
+    harmless = {*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text}
+    fields.refuse_unknown(harmless | ({*_OF_IMAGES, *family.harmless} if is_flat else set()))
     vision = family.read_vision(whole, folder, config)
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
-    return replace(config, vision=vision, decoder=name)
+    seen = (True,) * config.num_layers if family.whole_images else ()
+    return replace(config, vision=vision, decoder=name, whole_images=seen)

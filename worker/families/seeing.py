@@ -4,6 +4,11 @@
     Mistral 3            Pixtral's tower, and squares of patches before the feed-forward part
     Idefics3, SmolVLM    SigLIP with a norm behind it, squares of patches, and one linear layer
     InternVL             InternViT, squares of patches, a norm, and a feed-forward part
+    Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
+                         positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
+                         some blocks, too, whose vectors are added behind the decoder's first layers
+    Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
+                         an image see one another
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -11,15 +16,28 @@ An entry says how fields of config.json are read and what the checkpoint calls t
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import read_object
+from pagewire.checkpoints.files import BIDIRECTIONAL, read_object
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderConfig, DecoderFamily
-from worker.config.hf_config import WHAT, Fields, read_activation
+from worker.config.hf_config import MOST, WHAT, Fields, read_activation
+from worker.config.rope import Sections
 from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
-from worker.families.towers import BUCKETING_SIGLIP, CLIP, INTERN_VIT, PIXTRAL, SIGLIP, TowerFamily
+from worker.families.towers import (
+    BUCKETING_SIGLIP,
+    CLIP,
+    INTERN_VIT,
+    PIXTRAL,
+    QWEN2_5_VIT,
+    QWEN2_VIT,
+    QWEN3_VIT,
+    SIGLIP,
+    SIGLIP_AND_NORM,
+    TowerFamily,
+)
 
 Names = Mapping[str, tuple[str, ...]]
 
@@ -34,6 +52,10 @@ class SeeingFamily:
     """From config.json: the fields of VisionConfig but for pixels and tower. Raises StartupError."""
     decoder: str
     """model_type of text_config where that is not said."""
+    decoders: Mapping[str, str] = field(default_factory=dict)
+    """model_type of text_config -> that of the decoder; empty: it is that of any decoder."""
+    sections: Sections | None = None
+    """Where vectors have positions of three axes: which frequencies turn with each."""
     tower: str
     """Path of the tower in the checkpoint."""
     projector: Names
@@ -42,12 +64,16 @@ class SeeingFamily:
     """Pattern in names of a decoder's modules, and what stands for it in this checkpoint."""
     spellings: tuple[Mapping[str, str], ...] = ()
     """Prefixes of names, and what stands for them in some checkpoints that have all tensors under these."""
+    deeper: Names = field(default_factory=dict)
+    """As `projector`, of those whose vectors are added behind layers; {layer} is the number of each."""
     harmless: Collection[str] = ()
     """Fields of config.json that change nothing, besides those that all families have."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
+    whole_images: bool = False
+    """Whether tokens of an image see all of it, in all layers."""
 
     def read_vision(self, whole: Fields, folder: Path, decoder: DecoderConfig) -> VisionConfig:
         """Reads the encoder's configuration. whole: config.json. folder: of the checkpoint. Raises
@@ -56,8 +82,12 @@ class SeeingFamily:
         kind = fields.text("model_type", first)
         if kind not in self.towers:
             raise fields.wrong("model_type", f"only these are known: {', '.join(self.towers)}")
-        tower = self.towers[kind].read_all(fields, kind)
-        return VisionConfig(pixels=read_pixels(folder), tower=tower, **self.read(whole, tower, decoder))
+        tower, of_pixels = self.towers[kind].read_all(fields, kind), pixel_fields(folder)
+        values = {"pixels": read_pixels(of_pixels), **self.read(whole, tower, decoder)}
+        if self.sections is not None:
+            most = read_most_pixels(of_pixels, tower.patch_size * values["projector"].merge)
+            tower, values["has_grid_positions"] = replace(tower, most_pixels=most), True
+        return VisionConfig(tower=tower, **values)
 
     def names_of(self, vision: VisionConfig, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
         """Returns the names of all layers."""
@@ -69,6 +99,7 @@ class SeeingFamily:
                 for path, modules in tower.items()
             },
             **{f"vision.projector.{path}": modules for path, modules in self.projector.items()},
+            **{f"vision.deeper.{{layer}}.{path}": modules for path, modules in self.deeper.items()},
         }
 
     def text_names(self, names: Names) -> dict[str, tuple[str, ...]]:
@@ -167,6 +198,20 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
     }
 
 
+def _read_gemma3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    name = "mm_tokens_per_image"
+    count, patches = whole.integer(name, 256), tower.patches_per_side
+    side = isqrt(count)
+    if side**2 != count or patches % side:
+        raise whole.wrong(name, f"is no square of a number that divides {patches} patches of a side")
+    if patches // side > _MOST_MERGED:
+        raise whole.wrong(name, f"averages more than {_MOST_MERGED} x {_MOST_MERGED} patches")
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(merge=patches // side, average_eps=tower.norm_eps, bias=False),
+    }
+
+
 _MOST_MERGED = 64
 """Patches of a side of a square."""
 
@@ -176,17 +221,74 @@ def _check_squares(whole: Fields, name: str, merge: int, tower: TowerConfig) -> 
         raise whole.wrong(name, f"{tower.patches_per_side} patches of a side are not squares of {merge}")
 
 
-def read_pixels(folder: Path) -> PixelsConfig:
-    """Reads what processors do to pixels: `preprocessor_config.json`, or a part of `processor_config.json`.
-    Raises StartupError."""
+def _read_qwen(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    name = "hidden_size" if tower.kind.startswith("qwen2_vl") else "out_hidden_size"
+    fields.expect(name, decoder.hidden_size, f"the decoder has {decoder.hidden_size}")
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(
+            merge=fields.integer("spatial_merge_size", 2, most=_MOST_MERGED),
+            tower_norm_eps=1e-6,
+            tower_layer_norm=not tower.rms_norms,
+            activation="gelu",
+            inner_square=True,
+        ),
+    }
+
+
+def _read_qwen3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields, name = whole.object("vision_config"), "deepstack_visual_indexes"
+    deeper = fields.integers(name, least=0) if fields.has(name) else (8, 16, 24)
+    if len(set(deeper)) < len(deeper) or not all(layer < tower.num_layers for layer in deeper):
+        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once")
+    if len(deeper) > decoder.num_layers:
+        raise fields.wrong(name, f"the decoder has {decoder.num_layers} layers, behind which they are added")
+    return {**_read_qwen(whole, tower, decoder), "deeper": tuple(layer + 1 for layer in deeper)}
+
+
+def _read_qwen3_5(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    whole.object("vision_config").expect("deepstack_visual_indexes", [], "its decoder has no such layers")
+    return _read_qwen(whole, tower, decoder)
+
+
+def read_most_pixels(fields: Fields, side: int) -> int:
+    """Returns the pixels of an image as it is prepared, at most. fields: of an image processor. side: of the
+    square that becomes a vector. Raises StartupError."""
+    size, name = fields.object("size"), "longest_edge"
+    if fields.has("max_pixels"):
+        size, name = fields, "max_pixels"
+    most = size.integer(name, 28 * 28 * 1280, most=MOST)
+    if most < side * side:
+        raise size.wrong(name, f"a vector is made of {side} x {side} pixels")
+    return most
+
+
+def has_pixel_fields(folder: Path) -> bool:
+    """Returns whether files of a checkpoint say how images are prepared. Raises StartupError."""
+    return _find_pixel_fields(folder)[1] is not None
+
+
+def _find_pixel_fields(folder: Path) -> tuple[str, dict[str, Any] | None]:
     name = "preprocessor_config.json"
     values = read_object(folder, name, WHAT)
     if values is None:
         name, whole = "processor_config.json", read_object(folder, "processor_config.json", WHAT)
         values = (whole or {}).get("image_processor")
-    if not isinstance(values, dict):
+    return name, values if isinstance(values, dict) else None
+
+
+def pixel_fields(folder: Path) -> Fields:
+    """Returns what says how images are prepared: `preprocessor_config.json`, or a part of
+    `processor_config.json`. Raises StartupError."""
+    name, values = _find_pixel_fields(folder)
+    if values is None:
         raise StartupError(WHAT, f"{folder} holds no preprocessor_config.json, which says what pixels become")
-    fields = Fields(values, name)
+    return Fields(values, name)
+
+
+def read_pixels(fields: Fields) -> PixelsConfig:
+    """Reads what processors do to pixels. fields: of an image processor. Raises StartupError."""
     scale = fields.number("rescale_factor", 1 / 255) if fields.boolean("do_rescale", True) else 1.0
     if not fields.boolean("do_normalize", True):
         return PixelsConfig(scale=scale, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -271,15 +373,95 @@ INTERNVL = SeeingFamily(
     spellings=(_IN_A_MODEL,),
     harmless=_OF_IMAGES,
 )
+QWEN2_5_VL = SeeingFamily(
+    towers={"qwen2_5_vl_vision": QWEN2_5_VIT, "qwen2_5_vl": QWEN2_5_VIT},
+    read=_read_qwen,
+    decoder="qwen2_5_vl_text",
+    decoders={"qwen2_5_vl_text": "qwen2", "qwen2_5_vl": "qwen2"},
+    sections=Sections((16, 24, 24), interleaved=False),
+    tower="visual",
+    projector={"norm": ("visual.merger.ln_q",), "up": ("visual.merger.mlp.0",)}
+    | {"down": ("visual.merger.mlp.2",)},
+    text=("^", ""),
+    spellings=({"model.": "model.language_model.", "visual.": "model.visual."},),
+    harmless=("vision_token_id",),
+)
+QWEN2_VL = replace(
+    QWEN2_5_VL,
+    towers={"qwen2_vl_vision": QWEN2_VIT, "qwen2_vl": QWEN2_VIT},
+    decoder="qwen2_vl_text",
+    decoders={"qwen2_vl_text": "qwen2", "qwen2_vl": "qwen2"},
+)
+_QWEN3_MERGER = "model.visual.merger"
+QWEN3_VL = SeeingFamily(
+    towers={"qwen3_vl_vision": QWEN3_VIT, "qwen3_vl": QWEN3_VIT},
+    read=_read_qwen3,
+    decoder="qwen3_vl_text",
+    decoders={"qwen3_vl_text": "qwen3"},
+    sections=Sections((24, 20, 20), interleaved=True),
+    tower="model.visual",
+    projector={"norm": (f"{_QWEN3_MERGER}.norm",), "up": (f"{_QWEN3_MERGER}.linear_fc1",)}
+    | {"down": (f"{_QWEN3_MERGER}.linear_fc2",)},
+    deeper={
+        "layer_norm": ("model.visual.deepstack_merger_list.{layer}.norm",),
+        "up": ("model.visual.deepstack_merger_list.{layer}.linear_fc1",),
+        "down": ("model.visual.deepstack_merger_list.{layer}.linear_fc2",),
+    },
+    text=(r"^model\.", "model.language_model."),
+)
+QWEN3_5 = replace(
+    QWEN3_VL,
+    towers={"qwen3_5_vision": QWEN3_VIT, "qwen3_5": QWEN3_VIT},
+    read=_read_qwen3_5,
+    decoder="qwen3_5_text",
+    decoders={"qwen3_5_text": "qwen3_5_text"},
+    sections=Sections((11, 11, 10), interleaved=True),
+    deeper={},
+)
+QWEN3_5_MOE = replace(
+    QWEN3_5,
+    towers={"qwen3_5_moe_vision": QWEN3_VIT, "qwen3_5_moe": QWEN3_VIT},
+    decoder="qwen3_5_moe_text",
+    decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
+)
+GEMMA3 = SeeingFamily(
+    towers={"siglip_vision_model": SIGLIP_AND_NORM},
+    read=_read_gemma3,
+    decoder="gemma3_text",
+    tower="vision_tower",
+    projector={
+        "average_norm": ("multi_modal_projector.mm_soft_emb_norm",),
+        "up": ("multi_modal_projector.mm_input_projection_weight",),
+    },
+    text=("^", "language_model."),
+    spellings=_SPELLINGS,
+    harmless=_OF_IMAGES,
+    only={BIDIRECTIONAL: False},
+    whole_images=True,
+)
 SEEING = {
+    "Gemma3ForConditionalGeneration": GEMMA3,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "LlavaForConditionalGeneration": LLAVA,
     "Mistral3ForConditionalGeneration": MISTRAL3,
+    "Qwen2VLForConditionalGeneration": QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
+    "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
+    "Qwen3_5ForConditionalGeneration": QWEN3_5,
     "SmolVLMForConditionalGeneration": SMOLVLM,
 }
 """By the names that config.json gives under `architectures`."""
 DEFAULT_SIZES: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
     "llama": {
         "vocab_size": 32000,
         "hidden_size": 4096,

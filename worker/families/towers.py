@@ -3,11 +3,15 @@
 CLIP         a class token, learned positions, a norm before the blocks
 SigLIP       learned positions; a norm behind the blocks where all of the tower is read
 Pixtral      images of any size, rotary positions by row and column, parts as Llama has them
+Qwen-VL      images of any size, rotary positions by row and column, patches of two equal frames; Qwen2-VL
+             otherwise as SigLIP, Qwen2.5-VL as Llama and with windows in most blocks, Qwen3-VL with learned
+             positions that are stretched over the image
 InternViT    a class token, learned positions, scales of what each part of a block adds
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import isqrt
 from typing import Any
 
 from worker.config.hf_config import HARMLESS, MAX_LAYERS, MOST, Fields, read_activation
@@ -36,7 +40,9 @@ class TowerFamily:
     unused: str = r"(?!)"
     """Pattern of tensors that the model does not need, from the tower on."""
     harmless: Collection[str] = ()
-    """Fields that change nothing."""
+    """Fields that change nothing, or that SeeingFamily.read reads."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """Other names of fields."""
 
     def read_all(self, fields: Fields, kind: str) -> TowerConfig:
         """Reads vision_config. kind: its model_type. Raises StartupError."""
@@ -46,27 +52,34 @@ class TowerFamily:
         return tower
 
     def _read_sizes(self, fields: Fields) -> dict[str, Any]:
-        width, heads = (
-            fields.integer(name, self.sizes[name]) for name in ("hidden_size", "num_attention_heads")
-        )
+        spelled = {name: self.spelled.get(name, name) for name in self.sizes}
+        names = "hidden_size", "num_attention_heads"
+        width, heads = (fields.integer(spelled[name], self.sizes[name]) for name in names)
         if width % heads:
-            raise fields.wrong("num_attention_heads", f"must divide hidden_size ({width})")
+            raise fields.wrong(spelled["num_attention_heads"], f"must divide hidden_size ({width})")
         if fields.has("head_dim") and fields.integer("head_dim") != width // heads:
             raise fields.wrong("head_dim", f"must be hidden_size / num_attention_heads ({width // heads})")
-        layers = fields.integer("num_hidden_layers", self.sizes["num_hidden_layers"], most=MAX_LAYERS)
+        name = "num_hidden_layers"
+        layers = fields.integer(spelled[name], self.sizes[name], most=MAX_LAYERS)
         patch_size = _read_side(fields, "patch_size", self.sizes["patch_size"])
-        image_size = _read_side(fields, "image_size", self.sizes["image_size"])
+        image_size = _read_side(fields, "image_size", self.sizes.get("image_size", patch_size))
         if not patch_size <= image_size <= patch_size * _MOST_PATCHES**0.5:
             raise fields.wrong("image_size", f"must be {patch_size} to {256 * patch_size}")
         return {
             "hidden_size": width,
             "num_heads": heads,
             "num_layers": layers,
-            "intermediate_size": fields.integer("intermediate_size", self.sizes["intermediate_size"]),
+            "intermediate_size": self._read_inner(fields, width),
             "activation": read_activation(fields, "hidden_act", self.activation),
             "patch_size": patch_size,
             "image_size": image_size,
         }
+
+    def _read_inner(self, fields: Fields, width: int) -> int:
+        """Returns the width within feed-forward parts, which some files give as a multiple of the tower's."""
+        if "mlp_ratio" in self.sizes:
+            return width * fields.integer("mlp_ratio", self.sizes["mlp_ratio"], times=width)
+        return fields.integer("intermediate_size", self.sizes["intermediate_size"])
 
 
 def _read_side(fields: Fields, name: str, default: int) -> int:
@@ -139,6 +152,10 @@ SIGLIP = TowerFamily(
     unused=rf"head\..+|{_NOT_BEHIND}",
     harmless=("vision_use_head",),
 )
+SIGLIP_AND_NORM = replace(
+    SIGLIP, read=lambda fields, sizes: replace(_read_siglip(fields, sizes), last_norm=True)
+)
+"""All of the tower, and the norm behind it: that of Gemma 3."""
 BUCKETING_SIGLIP = TowerFamily(
     read=_read_bucketing_siglip,
     sizes=_CLIP_SIZES | {"hidden_size": 1152, "num_attention_heads": 16},
@@ -151,7 +168,8 @@ BUCKETING_SIGLIP = TowerFamily(
 """That of Idefics3 and SmolVLM."""
 
 
-def _read_pixtral(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+def _read_axial(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Reads how rows and columns rotate queries and keys of images of any size."""
     if sizes["hidden_size"] // sizes["num_heads"] % 4:
         raise fields.wrong("num_attention_heads", "heads of a multiple of 4 values are rotated")
     rotary = fields.object("rope_parameters") if fields.has("rope_parameters") else fields
@@ -159,11 +177,14 @@ def _read_pixtral(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
         if rotary.text("rope_type", "axial") not in ("axial", "default"):
             raise rotary.wrong("rope_type", "only axial is known")
         rotary.refuse_unknown(("rope_theta",))
+    return {"any_size": True, "rotary_theta": rotary.number("rope_theta", 10_000.0)}
+
+
+def _read_pixtral(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
     return TowerConfig(
         **sizes,
-        any_size=True,
+        **_read_axial(fields, sizes),
         norm_eps=1e-5,
-        rotary_theta=rotary.number("rope_theta", 10_000.0),
         rms_norms=True,
         first_norm=True,
         qkv_bias=False,
@@ -252,4 +273,109 @@ INTERN_VIT = TowerFamily(
     layers=r"encoder\.layer",
     unused=r"embeddings\.mask_token|layernorm\..+",
     harmless=("hidden_dropout_prob", "projection_dropout", "layer_scale_init_value", "use_mask_token"),
+)
+
+
+def _read_qwen(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Reads what all towers of Qwen-VL have."""
+    for name in ("in_channels", "in_chans"):
+        fields.expect(name, 3)
+    fields.expect("spatial_patch_size", sizes["patch_size"])
+    return {
+        **sizes,
+        **_read_axial(fields, sizes),
+        "frames": fields.integer("temporal_patch_size", 2, most=_MOST_FRAMES),
+        "equal_frequencies": True,
+        "norm_eps": 1e-6,
+    }
+
+
+_MOST_FRAMES = 64
+
+
+def _read_qwen2(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    return TowerConfig(**_read_qwen(fields, sizes))
+
+
+def _read_qwen2_5(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    name, merge = "fullatt_block_indexes", fields.integer("spatial_merge_size", 2)
+    whole = fields.integers(name, least=0) if fields.has(name) else (7, 15, 23, 31)
+    window = fields.integer("window_size", 112) // merge // sizes["patch_size"] * merge
+    if not window:
+        raise fields.wrong("window_size", "a window has no square of patches")
+    return TowerConfig(
+        **_read_qwen(fields, sizes), rms_norms=True, gated=True, window=window, full_layers=whole
+    )
+
+
+def _read_qwen3(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    name = "num_position_embeddings"
+    count = fields.integer(name, 2304, most=_MOST_PATCHES)
+    if isqrt(count) ** 2 != count:
+        raise fields.wrong(name, "must be a square")
+    return TowerConfig(
+        **_read_qwen(fields, sizes) | {"image_size": isqrt(count) * sizes["patch_size"]},
+        patch_bias=True,
+        learned_positions=True,
+        interpolates_positions=True,
+    )
+
+
+_QWEN_LAYER = "blocks.{layer}"
+_QWEN_NAMES = {
+    "patches": ("patch_embed.proj",),
+    "positions": ("pos_embed.weight",),
+    "blocks.{layer}.attention_norm": (f"{_QWEN_LAYER}.norm1",),
+    "blocks.{layer}.attention.qkv": (f"{_QWEN_LAYER}.attn.qkv",),
+    "blocks.{layer}.attention.output": (f"{_QWEN_LAYER}.attn.proj",),
+    "blocks.{layer}.mlp_norm": (f"{_QWEN_LAYER}.norm2",),
+}
+
+
+def _qwen_mlp(up: str, down: str) -> dict[str, tuple[str, ...]]:
+    return {
+        "blocks.{layer}.mlp.up": (f"{_QWEN_LAYER}.mlp.{up}",),
+        "blocks.{layer}.mlp.down": (f"{_QWEN_LAYER}.mlp.{down}",),
+    }
+
+
+_QWEN_SIZES = {
+    "hidden_size": 1280,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+}
+_QWEN_SPELLED = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
+_OF_THE_MERGER = ("spatial_merge_size", "out_hidden_size", "tokens_per_second")
+QWEN2_VIT = TowerFamily(
+    read=_read_qwen2,
+    sizes=_QWEN_SIZES | {"mlp_ratio": 4},
+    activation="quick_gelu",
+    names=_QWEN_NAMES | _qwen_mlp("fc1", "fc2"),
+    layers="blocks",
+    harmless=(*_OF_THE_MERGER, "hidden_size", "intermediate_size"),
+    spelled=_QWEN_SPELLED | {"hidden_size": "embed_dim"},
+)
+QWEN2_5_VIT = TowerFamily(
+    read=_read_qwen2_5,
+    sizes=_QWEN_SIZES | {"intermediate_size": 3420},
+    activation="silu",
+    names=_QWEN_NAMES
+    | {
+        "blocks.{layer}.mlp.gate_up": tuple(f"{_QWEN_LAYER}.mlp.{part}_proj" for part in ("gate", "up")),
+        "blocks.{layer}.mlp.down": (f"{_QWEN_LAYER}.mlp.down_proj",),
+    },
+    layers="blocks",
+    harmless=_OF_THE_MERGER,
+    spelled=_QWEN_SPELLED,
+)
+QWEN3_VIT = TowerFamily(
+    read=_read_qwen3,
+    sizes=_QWEN_SIZES
+    | {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 16},
+    activation="gelu_pytorch_tanh",
+    names=_QWEN_NAMES | _qwen_mlp("linear_fc1", "linear_fc2"),
+    layers="blocks",
+    harmless=(*_OF_THE_MERGER, "deepstack_visual_indexes"),
+    spelled=_QWEN_SPELLED,
 )

@@ -45,6 +45,7 @@ class Decoder(StagedModel):
             rotation = None if rotary is None else rotations[rotary]
             with self.ops.layer():
                 x, residual = block.forward(x, residual, batch, cache, rotation)
+            x = batch.deepened(x, number)
             if self.capturing is not None:
                 self.capturing(number, x, residual)
         if self.handover is not None and not self.stage.is_last:

@@ -191,7 +191,10 @@ def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfA
     scores = None if sinks is None else sinks.scores
     return SelfAttention(
         qkv,
-        Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked, config.bidirectional),
+        Attention(
+            *(*local_heads, head_dim, window, scale, cap, scores, config.chunked, config.bidirectional),
+            whole_media=config.whole_images[layer] if config.whole_images else False,
+        ),
         RowLinear(heads * head_dim, hidden, config.output_bias, place, config.transposed, heads),
         head_norms(config, rope, place),
         sinks,

@@ -192,7 +192,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         initialize, specs = plan.initialize, model.kv_cache_specs()
         rows, size, stored = initialize.max_num_seqs, initialize.block_size, stored_dtype(initialize, dtype)
         checkpoints, vision = initialize.state_checkpoints, model.vision
-        encoder = 0 if vision is None else vision.activation_bytes + vision.kept_bytes(initialize)
+        encoder = 0 if vision is None else vision.activation_bytes(initialize) + vision.kept_bytes(initialize)
         with draft.names_both() if draft is not None else nullcontext():
             num_blocks = choose_num_blocks(
                 initialize.num_blocks,

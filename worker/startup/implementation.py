@@ -13,6 +13,7 @@ from pagewire.plugins import find_plugin
 from worker.config.hf_config import WHAT, ModelConfig, read_config
 from worker.exactness import Exactness
 from worker.families.registry import is_known, read_model_config
+from worker.group_shape import group_shape
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,8 @@ def choose_implementation(initialize: worker_pb2.Initialize, device: str) -> Mod
     path, asked = Path(initialize.model_path), initialize.model_impl or "auto"
     overrides, tokenizer = initialize.config_overrides, initialize.tokenizer_path
     if asked == "native" or (asked == "auto" and (device != CPU or _has_family(path, overrides))):
-        return read_model_config(path, overrides, Path(tokenizer) if tokenizer else None)
+        stages = group_shape(initialize)[1]
+        return read_model_config(path, overrides, Path(tokenizer) if tokenizer else None, stages)
     name = "transformers" if asked == "auto" else asked
     if device != CPU:
         raise StartupError(

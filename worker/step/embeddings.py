@@ -3,11 +3,12 @@ adapter, or what the encoder has made of media."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from kernels.api import StepBatch
+from kernels.api import InputBatch, StepBatch
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.step.media import EncodedItems, positions_of
@@ -15,8 +16,9 @@ from worker.step.plan_reader import Step, ValueByRow
 from worker.step.rows import PlanError, column, require
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+Batch = TypeVar("Batch", bound=InputBatch)
 Values = Callable[[], torch.Tensor]
-"""Returns values [N, E]; if there are others than positions, they cannot be used. May raise PlanError."""
+"""Returns values [N, D * E]; if there are others than positions, they cannot be used. May raise PlanError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,26 @@ class _Part:
 
     positions: Integers  # [N], ascending
     values: Values
+    vectors_per_position: int = 1  # D: one in place of the token, others that are added behind layers
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """What stands in place of a step's tokens."""
+
+    tokens: torch.Tensor  # [N] int64: index into T
+    values: torch.Tensor  # [N, E]
+    deeper: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Tokens [M] int64, and what is added to their states behind the first L layers, [M, L, E]."""
+
+    def with_tokens_sent(self, send: Callable[[Integers], torch.Tensor]) -> "StepValues":
+        """Returns the same with tokens on the device where the values are."""
+        deeper = self.deeper and (send(self.deeper[0].numpy()), self.deeper[1])
+        return StepValues(send(self.tokens.numpy()), self.values, deeper)
+
+    def put(self, batch: Batch) -> Batch:
+        """Returns a batch with them."""
+        return batch.with_embeddings(self.tokens, self.values, self.deeper)
 
 
 class EmbeddingRows(ValueByRow[Sequence[_Part]]):
@@ -56,7 +78,8 @@ class EmbeddingRows(ValueByRow[Sequence[_Part]]):
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
-        parts = [_Part(positions_of(row, item), self._encoded(item)) for item in new.media]
+        count = self._media.vectors_per_position
+        parts = [_Part(positions_of(row, item), self._encoded(item), count) for item in new.media]
         if new.adapter.virtual_tokens:
             parts.insert(0, self._values_of_adapter(row, new, len(prompt_ids)))
         if new.HasField("embeddings"):
@@ -117,15 +140,16 @@ class EmbeddingRows(ValueByRow[Sequence[_Part]]):
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
         """Returns the batch of a step with the values of its rows, as of_step() gives them."""
         found = self.of_step(batch.row_starts, step)
-        return batch if found is None else batch.with_embeddings(*found)
+        return batch if found is None else found.put(batch)
 
-    def of_step(self, row_starts: Integers, step: Step) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Returns the tokens of a step that have values, [N] int64, and these, [N, E]; None: none has.
-        row_starts: [R] index of each row's first token. Raises PlanError."""
+    def of_step(self, row_starts: Integers, step: Step) -> StepValues | None:
+        """Returns the values of a step's tokens; None: none has any. The tokens are on the host. row_starts:
+        [R] index of each row's first token. Raises PlanError."""
         if not self._by_row:
             return None
         tokens: list[Integers] = []
         values: list[torch.Tensor] = []
+        deeper: list[tuple[Integers, torch.Tensor]] = []
         columns = step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), row_starts.tolist()
         for row, start, count, first in zip(*columns, strict=True):
             for part in self._by_row.get(row, ()):
@@ -137,8 +161,19 @@ class EmbeddingRows(ValueByRow[Sequence[_Part]]):
                     self.failed.add(row)
                     found = _unusable(len(part.positions), found)
                 tokens.append(part.positions[low:high] - start + first)
-                values.append(self._send(found[low:high]))
-        return (torch.from_numpy(np.concatenate(tokens)), torch.cat(values)) if tokens else None
+                sent = self._send(found[low:high])
+                if part.vectors_per_position > 1:
+                    every = sent.view(high - low, part.vectors_per_position, -1)
+                    sent = every[:, 0]
+                    deeper.append((tokens[-1], every[:, 1:]))
+                values.append(sent)
+        if not tokens:
+            return None
+        added = None
+        if deeper:
+            at, vectors = zip(*deeper, strict=True)
+            added = torch.from_numpy(np.concatenate(at)), torch.cat(vectors)
+        return StepValues(torch.from_numpy(np.concatenate(tokens)), torch.cat(values), added)
 
 
 def _unusable(count: int, values: torch.Tensor) -> torch.Tensor:

@@ -15,17 +15,17 @@ from pagewire.media import DIGEST_SIZE
 from worker.step.rows import PlanError, column, require
 
 Encode = Callable[[torch.Tensor], torch.Tensor]
-"""[height, width, 3] uint8 -> [n, E], of the model's dtype and on its device; n is 0 where the encoder does
-not take an image of this size."""
+"""[height, width, 3] uint8 -> [n, D * E], of the model's dtype and on its device; n is 0 where the encoder
+does not take an image of this size."""
 
 
 class EncodedItems:
     """The items that are kept."""
 
-    def __init__(self, encode: Encode | None) -> None:
-        """encode: None where the model has no encoder."""
-        self._encode = encode
-        self._kept: dict[bytes, torch.Tensor] = {}  # [n, E] each
+    def __init__(self, encode: Encode | None, vectors_per_position: int = 1) -> None:
+        """encode: None where the model has no encoder. vectors_per_position: D."""
+        self._encode, self.vectors_per_position = encode, vectors_per_position
+        self._kept: dict[bytes, torch.Tensor] = {}  # [n, D * E] each
 
     def follow(self, plan: worker_pb2.StepPlan) -> None:
         """Forgets and encodes what a plan says. Raises PlanError."""
@@ -47,8 +47,8 @@ class EncodedItems:
         return len(self._kept)
 
     def __getitem__(self, digest: bytes) -> torch.Tensor:
-        """Returns the vectors of an item, [n, E]; none where they are not finite. Raises PlanError where it
-        is not kept."""
+        """Returns the vectors of an item, [n, D * E]; none where they are not finite. Raises PlanError where
+        it is not kept."""
         found = self._kept.get(digest)
         if found is None:
             raise PlanError("a row computes positions of an item that is not encoded")

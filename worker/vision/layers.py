@@ -8,27 +8,40 @@ import torch
 from kernels.api import InputBatch, LayerCache, Rotation
 from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import NamedTensors, Weight
-from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.linear import ColumnLinear, Part, RowLinear
 from worker.layers.matrix import Matrix
 from worker.layers.norm import RMSNorm
 from worker.parallel import Placement
 
 
 class PatchLinear(Matrix):
-    """A convolution whose stride is its size, as a product: [N, 3 * P * P] -> [N, E]."""
+    """A convolution whose stride is its size, as a product: [N, 3 * F * P * P] -> [N, E], of F frames."""
 
     keeps_parameter = True
 
-    def __init__(self, patch_size: int, width: int, bias: bool, place: Placement) -> None:
-        weight = place.empty(width, 3 * patch_size**2)
+    def __init__(self, patch_size: int, width: int, bias: bool, place: Placement, frames: int = 0) -> None:
+        """frames: F; 0: one, which the checkpoint's weight has no dimension for."""
+        weight = place.empty(width, 3 * max(1, frames) * patch_size**2)
         super().__init__(weight, place.empty(width) if bias else None)
-        self._stored = width, 3, patch_size, patch_size
+        self._stored = width, 3, *((frames,) if frames else ()), patch_size, patch_size
 
     def weights(self, *names: str) -> Iterator[Weight]:
         (name,) = names
         yield Weight(f"{name}.weight", self._stored, self.weight)
         if self.bias is not None:
             yield Weight(f"{name}.bias", tuple(self.bias.shape), self.bias)
+
+
+class ParameterLinear(ColumnLinear):
+    """A product with a matrix that checkpoints store as a parameter by itself, as [in, out]."""
+
+    def __init__(self, inputs: int, outputs: int, place: Placement) -> None:
+        super().__init__(inputs, (Part(outputs, slice(0, outputs)),), False, place, transposed=True)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """names: of the parameter."""
+        for name, weight in zip(names, super().weights(*names), strict=True):
+            yield replace(weight, name=name)
 
 
 class LearnedVectors(NamedTensors):
@@ -58,7 +71,8 @@ class ChannelScales(NamedTensors):
 
 
 class TowerAttention(AttentionPart):
-    """output(attention(qkv(x))), in which all patches of an image see one another. It keeps nothing."""
+    """output(attention(qkv(x))), in which all patches of an image, or of a window, see one another. It keeps
+    nothing: in place of a cache it gets the lengths of windows [W], on the host, or nothing."""
 
     def __init__(
         self,
@@ -77,8 +91,10 @@ class TowerAttention(AttentionPart):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         query, key, value = self._heads(self.qkv(x, batch), rotation)
-        attended = self.ops.full_attention(query, key, value, query.shape[2] ** -0.5)
-        return self.output(attended.flatten(1), batch)
+        lengths = cache[0].tolist() if cache else [len(query)]
+        scale, parts = query.shape[2] ** -0.5, (torch.split(each, lengths) for each in (query, key, value))
+        attended = [self.ops.full_attention(q, k, v, scale) for q, k, v in zip(*parts, strict=True)]
+        return self.output((attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1), batch)
 
     def _heads(
         self, qkv: torch.Tensor, rotation: Rotation | None

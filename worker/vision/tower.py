@@ -1,5 +1,9 @@
 """The tower of an encoder of images: a transformer over patches, each image a segment of its own."""
 
+from collections.abc import Collection
+from dataclasses import replace
+from math import isqrt
+
 import torch
 
 from kernels.api import InputBatch, Rotation
@@ -19,11 +23,11 @@ HEAD_NORM_EPS = 1e-6
 class Tower(Layer):
     """Patches of one image -> hidden states behind some of the blocks."""
 
-    def __init__(self, config: TowerConfig, features: tuple[int, ...], place: Placement) -> None:
-        """features: behind so many blocks. place: of what every rank holds whole."""
+    def __init__(self, config: TowerConfig, features: Collection[int], place: Placement) -> None:
+        """features: behind so many blocks, each. place: of what every rank holds whole."""
         super().__init__()
         self.config, self._features, width = config, features, config.hidden_size
-        self.patches = PatchLinear(config.patch_size, width, config.patch_bias, place)
+        self.patches = PatchLinear(config.patch_size, width, config.patch_bias, place, config.frames)
         batch = (1,) if config.stored_as_batch else ()
         self.class_token = self.positions = None
         if config.class_token:
@@ -38,36 +42,45 @@ class Tower(Layer):
         self.blocks = torch.nn.ModuleList(block(config, place) for _ in range(max(features)))
         self.last_norm = LayerNorm(width, config.norm_eps, place) if config.last_norm else None
 
-    def forward(self, patches: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
-        """[N, 3 * P * P] of an image -> [N, sum of the features' widths], behind the class token's, if there
-        is one. grid: rows and columns of patches."""
-        x, residual = self._embed(patches), None
+    def forward(self, patches: torch.Tensor, grid: tuple[int, int]) -> dict[int, torch.Tensor]:
+        """[N, 3 * F * P * P] of an image -> by number of a block, the states behind it, [N, E] each, behind
+        the class token's, if there is one. grid: rows and columns of patches."""
+        x, residual = self._embed(patches, grid), None
         batch, rotation = batch_of(len(x), x.device), self._rotation(*grid, x.device)
+        order, lengths = None, torch.empty(0)
+        if self.config.window:
+            order, lengths = windows(*grid, self.config.window)
+            order = order.to(x.device)
+            x, rotation = x[order], None if rotation is None else replace(rotation, index=order)
         found: dict[int, torch.Tensor] = {}
         for number, layer in enumerate(self.blocks, start=1):
             assert isinstance(layer, AnyBlock)
-            x, residual = layer.forward(x, residual, batch, (), rotation)
+            windowed = order is not None and number - 1 not in self.config.full_layers
+            x, residual = layer.forward(x, residual, batch, (lengths,) if windowed else (), rotation)
             if number in self._features:
                 x, residual = self.ops.scaled_add(x, residual), None
-                found[number] = x if self.last_norm is None else self.last_norm(x)
-        features = [found[number] for number in self._features]
-        return features[0] if len(features) == 1 else torch.cat(features, 1)
+                normed = x if self.last_norm is None else self.last_norm(x)
+                found[number] = normed if order is None else normed[order.argsort()]
+        return found
 
-    def _embed(self, patches: torch.Tensor) -> torch.Tensor:
-        """[N, 3 * P * P] -> the input of the first block, [N, E]."""
+    def _embed(self, patches: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        """[N, 3 * F * P * P] -> the input of the first block, [N, E]."""
         x = self.patches.product(patches)
         if self.class_token is not None:
             x = torch.cat((self.class_token.vectors, x))
         if self.positions is not None:
             table, rows = self.positions.vectors, self._rows_of_positions
-            x = x + (table if rows is None else table[rows])
+            if self.config.interpolates_positions:
+                x = x + interpolated_positions(table, *grid).to(x.dtype)
+            else:
+                x = x + (table if rows is None else table[rows])
         return x if self.first_norm is None else self.first_norm(x)
 
     def _rotation(self, rows: int, columns: int, device: torch.device) -> Rotation | None:
         theta, size = self.config.rotary_theta, self.config.head_dim
         if theta is None:
             return None
-        angles = axial_angles(rows, columns, size, theta, device)
+        angles = axial_angles(rows, columns, size, theta, device, equal=self.config.equal_frequencies)
         cos, sin = angles.cos(), angles.sin()
         return Rotation(torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1), None, self.ops)
 
@@ -114,14 +127,49 @@ def batch_of(count: int, device: torch.device) -> InputBatch:
     return InputBatch(token_ids=numbers, positions=numbers, prompt_lens=numbers, attention={})
 
 
-def axial_angles(rows: int, columns: int, size: int, theta: float, device: torch.device) -> torch.Tensor:
+def axial_angles(
+    rows: int, columns: int, size: int, theta: float, device: torch.device, *, equal: bool = False
+) -> torch.Tensor:
     """Returns the angles of patches, [rows * columns, size / 2] float32: a half of them turn with the row,
-    by frequencies of even number, the other half with the column. size: of a head."""
+    by frequencies of even number, the other half with the column, by the same ones or the others. size: of a
+    head."""
     frequencies = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.float32, device=device) / size)
     row, column = (torch.arange(count, dtype=torch.float32, device=device) for count in (rows, columns))
     by_row = (row[:, None] * frequencies[::2])[:, None].expand(-1, columns, -1)
-    by_column = (column[:, None] * frequencies[1::2])[None].expand(rows, -1, -1)
+    by_column = (column[:, None] * frequencies[0 if equal else 1 :: 2])[None].expand(rows, -1, -1)
     return torch.cat((by_row, by_column), 2).view(rows * columns, -1)
+
+
+def windows(rows: int, columns: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the numbers of patches window by window, [rows * columns] int64, and how many each window has
+    [W], for squares of `side` patches from the upper left corner; those at the other edges may be smaller."""
+    down, right = torch.arange(rows) // side, torch.arange(columns) // side
+    window = (down[:, None] * (-(-columns // side)) + right[None]).flatten()
+    return window.argsort(stable=True), window.bincount()
+
+
+def interpolated_positions(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Stretches a table of positions over a grid, whose corners are those of the table: [side * side, E] ->
+    [rows * columns, E] float32, each of four neighbours, as transformers adds them up."""
+    side, found = isqrt(len(table)), torch.zeros((), device=table.device)
+    above, left = (_neighbours(count, side, table.device) for count in (rows, columns))
+    for row, row_weight in above:
+        for column, column_weight in left:
+            numbers = (row[:, None] * side + column[None]).flatten()
+            weights = (row_weight[:, None] * column_weight[None]).flatten()
+            found = found + table[numbers] * weights[:, None]
+    return found
+
+
+def _neighbours(count: int, side: int, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Returns the two rows of a table of `side` rows around each of `count` rows, [count] int64, each with
+    its weights [count] float32."""
+    places = torch.arange(count, dtype=torch.float32, device=device) * (side - 1) / max(count - 1, 1)
+    before = places.floor()
+    return [
+        ((before.long() + step).clamp(max=side - 1), (1 - (places - before - step).abs()).clamp(min=0))
+        for step in (0, 1)
+    ]
 
 
 def bucketed_positions(side: int) -> torch.Tensor:

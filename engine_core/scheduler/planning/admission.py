@@ -105,12 +105,12 @@ class Overtaking:
         self.num_overtakers = 0
         """Sequences that began ahead of a longer prompt, since the start."""
 
-    def room(self, prompt: Sequence, budget: int) -> int:
+    def room(self, prompt: Sequence, budget: int, least: int = 1) -> int:
         """Returns how many tokens of the budget are for others than a running prompt that does not end in
-        this step: it gets the rest, at least one token."""
+        this step: it gets the rest, at least so many tokens."""
         if not len(self._waiting):
             return 0
-        return min(int(budget * self._waiting.claim(prompt)), budget - 1)
+        return min(int(budget * self._waiting.claim(prompt)), budget - least)
 
     def cost(self, sequence: Sequence, cached: list[int]) -> int:
         """Returns the tokens that a waiting sequence computes when it is admitted. cached: its blocks."""

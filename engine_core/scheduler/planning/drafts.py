@@ -151,16 +151,16 @@ class DraftRoom:
         self._num_awaited = 0
         self._gain.idle()
 
-    def add(self, decoding: Many[Sequence], num_others: int, plan: Plan, batch: Batch) -> bool:
+    def add(self, decoding: Many[Sequence], reserved: int, plan: Plan, batch: Batch) -> bool:
         """Adds sequences that decode to the batch, if there is room for a draft: each computes a token, and
         so many drafts. Otherwise it adds nothing and returns False.
 
-        num_others: sequences that come behind them, which need a token of the budget each.
+        reserved: tokens of the budget that a prompt behind them needs.
         """
         drafting = [sequence for sequence in decoding if sequence.num_drafts] if self.drafts else []
         if not drafting or not self._gain.pays(len(decoding), drafting):
             return False
-        room = self._share_out(drafting, len(decoding), batch.budget - num_others, plan)
+        room = self._share_out(drafting, len(decoding), batch.budget - reserved, plan)
         if not any(room.values()):
             return False
         for sequence in decoding:

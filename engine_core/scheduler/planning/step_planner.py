@@ -200,7 +200,8 @@ class StepPlanner:
         if going:  # all but the last one have computed their prompts
             last = going[-1]
             decoding = going if last.is_decoding else going[:-1]
-            drafts = self.draft_room.add(decoding, len(going) - len(decoding), plan, batch)
+            reserved = 0 if decoding is going else self._encoder.least(last, last.num_computed_tokens)
+            drafts = self.draft_room.add(decoding, reserved, plan, batch)
             if not drafts and decoding is going and not (states.waiting or states.preparing):
                 drafts = self.bursts.add(decoding, plan, batch)
             if not drafts:
@@ -215,9 +216,10 @@ class StepPlanner:
         """Admits waiting sequences ahead of a running prompt that takes more than one step."""
         states, start, end = self._states, prompt.num_computed_tokens, prompt.num_tokens
         is_cut = batch.end_of(prompt) < end or not self._encoder.affords(prompt, start, end)
-        room = self.overtaking.room(prompt, batch.budget) if is_cut else 0
+        least = self._encoder.least(prompt, start)
+        room = self.overtaking.room(prompt, batch.budget, least) if is_cut else 0
         if room:  # what the prompt itself needs to go on comes first
-            self._encoder.extend(prompt, start, start + 1, plan)
+            self._encoder.extend(prompt, start, start + least, plan)
         while room and states.rows.free and not states.quarantine.isolates:
             sequence = self.adapter_slots.head()
             if sequence is None or not states.waiting.claim(prompt):
@@ -256,6 +258,8 @@ class StepPlanner:
         if most is not None and cost > most:
             return False
         start = sequence.num_tokens - cost
+        if self._encoder.least(sequence, start) > batch.budget:
+            return False  # it begins with an image that is computed whole
         if not self._encoder.affords(sequence, start, start + 1 if most is None else sequence.num_tokens):
             return False
         self._admit(sequence, cached, plan, now)

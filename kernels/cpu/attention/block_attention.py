@@ -10,7 +10,7 @@ bits whatever else is in the batch, however the prompt is cut into chunks, and w
 Bytes moved: each row's keys and values once per group of heads and 8 (query, head) pairs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -38,6 +38,13 @@ class BlockPlan:
     tables: Int64s  # that the items point at
     context: int  # the most positions of a row
     partials: torch.Tensor  # [bytes]: the places for results of parts; empty where no row is split
+    last_seen: Int64s | None = None  # [T]: see with_last_seen()
+
+    def with_last_seen(self, last_seen: Int64s) -> "BlockPlan":
+        """Returns the plan of the same step whose tokens see up to these positions [T]."""
+        record = PlanRecord.from_buffer_copy(self.record)
+        record.last_seen = last_seen.ctypes.data
+        return replace(self, record=record, last_seen=last_seen)
 
     @property
     def address(self) -> int:

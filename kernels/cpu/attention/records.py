@@ -2,6 +2,7 @@
 (AttentionItem), what a layer computes, and what products prefetch for it. Strides are in bytes."""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, Record, f32, i64, record, u32
+from kernels.cpu.isa.vectors import read_i64
 
 
 @record
@@ -32,6 +33,7 @@ class PlanRecord(Record):
     scratch_bytes: i64  # of each thread
     partials: Address  # of the results of parts
     set_bytes: i64  # of partials, for one layer
+    last_seen: Address = 0  # [T] int64: the last position that each token of the step sees; 0: its own one
 
 
 def first_seen(plan: PlanRecord, position: int) -> int:
@@ -44,8 +46,10 @@ def first_seen(plan: PlanRecord, position: int) -> int:
 
 
 def last_seen(plan: PlanRecord, item: AttentionItem, position: int) -> int:
-    """The last position that the query at a position of an item's row sees: this one, or, where layers are
-    bidirectional, the last one of the row or of the window."""
+    """The last position that the query at a position of an item's row sees: this one, or what the plan says
+    of its token, or, where layers are bidirectional, the last one of the row or of the window."""
+    if plan.last_seen:
+        return read_i64(plan.last_seen + 8 * (item.token + position - item.start))
     if plan.bidirectional == 0:
         return position
     if plan.window == 0:

@@ -104,11 +104,14 @@ def plan_attention(
     shape: CacheShape,
     chunked: bool = False,
     bidirectional: bool = False,
+    lasts: Integers | None = None,
 ) -> GatherPlan:
     """Plans one step for all layers with this window; see first_seen() and last_seen(). Where layers are
     bidirectional, a row is computed in one step.
 
     starts, counts: [R] position of the first query of each row, and how many. block_tables: [R, N].
+    lasts: [T] the last position that each query sees, in place of that of last_seen(): none beyond what its
+    row computes in this step, and ascending within a row.
     Rows of one query that follow one another share a call where their padded lengths are equal: the
     padded length of a row depends on its own length only, and so does its result (bitwise with one
     thread; with more, torch may cut the products differently for another number of rows).
@@ -121,7 +124,10 @@ def plan_attention(
         owners, starts = ranges(starts, counts)
         counts, block_tables, ends = np.ones_like(starts), block_tables[owners], ends[owners]
     first_blocks = first_seen(starts, window, chunked) // shape.block_size
-    highest = last_seen(starts + counts - 1, ends, window, bidirectional)
+    if lasts is None:
+        owners, positions = ranges(starts, counts)
+        lasts = last_seen(positions, ends[owners], window, bidirectional)
+    highest = lasts[np.cumsum(counts) - 1]
     num_blocks = highest // shape.block_size + 1 - first_blocks
     widths = np.where(counts == 1, _padded_widths(num_blocks, shape.block_size), 0)
     groups, chunks = [], []
@@ -141,8 +147,7 @@ def plan_attention(
                 tokens = slice(token + offset, token + min(count, offset + QUERY_CHUNK))
                 queries = np.arange(start + offset, start + offset + tokens.stop - tokens.start)
                 lowest = first_seen(queries, window, chunked)
-                last = last_seen(queries, int(ends[row]), window, bidirectional)
-                chunks.append(_prefill_chunk(tokens, last, block_tables[row], lowest, shape))
+                chunks.append(_prefill_chunk(tokens, lasts[tokens], block_tables[row], lowest, shape))
             token += count
         row += length
     return GatherPlan(tuple(groups), tuple(chunks), shape.each_alone)

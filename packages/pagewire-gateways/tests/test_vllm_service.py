@@ -13,9 +13,10 @@ from smg_grpc_proto.generated import common_pb2
 
 from frontend.auth.authenticator import Access, access_of
 from frontend.call.messages import SMALL_MESSAGE_BYTES
+from frontend.errors import InvalidRequest
 from frontend.grpc_services import DESCRIPTORS
 from pagewire.internal.v1 import engine_pb2
-from pagewire.internal.v1.engine_pb2 import Pooling
+from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, Pooling
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from pagewire_gateways.vllm.messages import read_request
@@ -31,6 +32,7 @@ from tests.frontend.fakes import (
     say,
 )
 from tests.patience import soon
+from tests.vision_models import make_vision_model
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
@@ -130,7 +132,10 @@ async def test_stop_strings_say_what_matched(checkpoint):
         ({"tokenized": {}}, "tokenized.input_ids"),
         ({"data_parallel_rank": 4}, "data_parallel_rank"),
         ({"kv_transfer_params_json": "{}"}, "kv_transfer_params_json"),
-        ({"media_refs": {"items": [{"url": "x"}]}}, "media_refs"),
+        ({"media_refs": {"items": [{"url": "x"}]}}, "media_refs.items[0].url"),
+        ({"media_refs": {"items": [{"url": "https://a.b/c"}]}}, "media_refs.items[0].url"),
+        ({"media_refs": {"items": [{"url": "data:;base64,YQ==", "modality": 3}]}}, "media_refs.items[0].mod"),
+        ({"mm_inputs": {}}, "mm_inputs"),
     ],
 )
 async def test_a_field_that_is_wrong_is_named(checkpoint, fields, named):
@@ -139,6 +144,29 @@ async def test_a_field_that_is_wrong_is_named(checkpoint, fields, named):
             await answers(service, **fields)
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert refused.value.details().startswith(named), refused.value.details()
+
+
+def test_media_refs_are_images_of_token_ids():
+    items = [{"url": "data:;base64,YQ=="}, {"url": "https://a.b/c.png", "modality": 1}]
+    prompt = read_request(make(media_refs={"items": items})).prompt
+    assert [each.uri for each in prompt.media] == [each["url"] for each in items]
+    assert list(prompt.token_ids.ids) == [7, 8, 9]
+    with pytest.raises(InvalidRequest, match="media_refs: is of prompts that are tokenized"):
+        read_request(vllm_engine_pb2.GenerateRequest(text="a", media_refs={"items": items}))
+
+
+async def test_a_gateway_is_told_which_media_it_may_name(tmp_path):
+    folder = make_vision_model(tmp_path, "llava")
+    hosts = {"media_hosts": ("a.b", "http://c")}
+    for kinds, flags, expected in (
+        ([], hosts, ("", "")),
+        ([MEDIA_KIND_IMAGE], {}, ("inprocess", "data")),
+        ([MEDIA_KIND_IMAGE], hosts, ("inprocess", "data,http,https")),
+    ):
+        options = {"media_kinds": kinds}
+        async with run_service(folder, vllm_engine=True, engine_options=options, **flags) as service:
+            told = await stub(service).GetServerInfo(vllm_engine_pb2.GetServerInfoRequest())
+            assert (told.mm_processor, told.mm_media_ref_schemes) == expected
 
 
 async def test_an_abort_ends_a_request(checkpoint):

@@ -130,7 +130,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "max_adapters_per_step", "head_sizes", "input_embedding_size", "whole_prompts", "media_kinds")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "max_adapters_per_step", "head_sizes", "input_embedding_size", "whole_prompts", "media_kinds", "whole_media")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,7 @@ class ModelFacts(_message.Message):
     INPUT_EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     WHOLE_PROMPTS_FIELD_NUMBER: _ClassVar[int]
     MEDIA_KINDS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_MEDIA_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     dtype: str
     vocab_size: int
@@ -169,7 +170,8 @@ class ModelFacts(_message.Message):
     input_embedding_size: int
     whole_prompts: bool
     media_kinds: _containers.RepeatedScalarFieldContainer[MediaKind]
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., max_adapters_per_step: _Optional[int] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ..., media_kinds: _Optional[_Iterable[_Union[MediaKind, str]]] = ...) -> None: ...
+    whole_media: bool
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., max_adapters_per_step: _Optional[int] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ..., whole_prompts: _Optional[bool] = ..., media_kinds: _Optional[_Iterable[_Union[MediaKind, str]]] = ..., whole_media: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters", "eos_origins", "transfer_namespace", "role")

@@ -22,12 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from pagewire.internal.v1 import engine_pb2 as pagewire_dot_internal_dot_v1_dot_engine__pb2
 from pagewire.v1 import generation_pb2 as pagewire_dot_v1_dot_generation__pb2
 from pagewire.v1 import prompt_pb2 as pagewire_dot_v1_dot_prompt__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!pagewire/internal/v1/reader.proto\x12\x14pagewire.internal.v1\x1a!pagewire/internal/v1/engine.proto\x1a\x1cpagewire/v1/generation.proto\x1a\x18pagewire/v1/prompt.proto\"\x95\x02\n\x0bReadRequest\x12\x32\n\x06prompt\x18\x01 \x01(\x0b\x32 .pagewire.internal.v1.ReadPromptH\x00\x12,\n\x05words\x18\x02 \x01(\x0b\x32\x1b.pagewire.internal.v1.TextsH\x00\x12\x34\n\rcontinuations\x18\x03 \x01(\x0b\x32\x1b.pagewire.internal.v1.TextsH\x00\x12\x37\n\x0b\x61nswer_form\x18\x04 \x01(\x0b\x32 .pagewire.internal.v1.AnswerFormH\x00\x12.\n\x04pair\x18\x05 \x01(\x0b\x32\x1e.pagewire.internal.v1.ReadPairH\x00\x42\x05\n\x03job\"\xce\x03\n\nAnswerForm\x12\x38\n\x11structured_output\x18\x01 \x01(\x0b\x32\x1d.pagewire.v1.StructuredOutput\x12<\n\x05tools\x18\x02 \x03(\x0b\x32-.pagewire.internal.v1.AnswerForm.CallableTool\x12\x16\n\x0e\x63\x61lls_required\x18\x03 \x01(\x08\x12\x13\n\x0bsingle_call\x18\x04 \x01(\x08\x12=\n\treasoning\x18\x05 \x01(\x0e\x32*.pagewire.internal.v1.AnswerForm.Reasoning\x12\x1d\n\x10reasoning_budget\x18\x06 \x01(\rH\x00\x88\x01\x01\x1aS\n\x0c\x43\x61llableTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\nparameters\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05place\x18\x03 \x01(\rB\r\n\x0b_parameters\"S\n\tReasoning\x12\x19\n\x15REASONING_UNSPECIFIED\x10\x00\x12\x16\n\x12REASONING_POSSIBLE\x10\x01\x12\x13\n\x0fREASONING_BEGUN\x10\x02\x42\x13\n\x11_reasoning_budget\"\x92\x01\n\nReadPrompt\x12#\n\x06prompt\x18\x01 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x1a\n\rmax_model_len\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07offsets\x18\x05 \x01(\x08\x42\x10\n\x0e_max_model_len\"z\n\x08ReadPair\x12\r\n\x05query\x18\x01 \x01(\t\x12%\n\x08\x64ocument\x18\x02 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12\x13\n\x0binstruction\x18\x03 \x01(\t\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\"\x16\n\x05Texts\x12\r\n\x05texts\x18\x01 \x03(\t\"\xbf\x01\n\x0cReadResponse\x12/\n\x06prompt\x18\x01 \x01(\x0b\x32\x1d.pagewire.internal.v1.ReadingH\x00\x12/\n\x05texts\x18\x02 \x01(\x0b\x32\x1e.pagewire.internal.v1.ReadingsH\x00\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1f.pagewire.internal.v1.ReadErrorH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x42\x08\n\x06result\"\xa0\x01\n\x07Reading\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06starts\x18\x03 \x01(\x0c\x12\x0c\n\x04\x65nds\x18\x04 \x01(\x0c\x12\x11\n\ttruncated\x18\x05 \x01(\r\x12\x13\n\x0bsecond_text\x18\x06 \x01(\r\x12.\n\x05media\x18\x07 \x03(\x0b\x32\x1f.pagewire.internal.v1.MediaItem\"\x1d\n\x08Readings\x12\x11\n\ttoken_ids\x18\x01 \x03(\x0c\"\xa4\x02\n\tReadError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x43\n\nviolations\x18\x04 \x03(\x0b\x32/.pagewire.internal.v1.ReadError.ViolationsEntry\x12?\n\x08metadata\x18\x05 \x03(\x0b\x32-.pagewire.internal.v1.ReadError.MetadataEntry\x1a\x31\n\x0fViolationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!pagewire/internal/v1/reader.proto\x12\x14pagewire.internal.v1\x1a\x1cpagewire/v1/generation.proto\x1a\x18pagewire/v1/prompt.proto\"\xc8\x02\n\x0bReadRequest\x12\x32\n\x06prompt\x18\x01 \x01(\x0b\x32 .pagewire.internal.v1.ReadPromptH\x00\x12,\n\x05words\x18\x02 \x01(\x0b\x32\x1b.pagewire.internal.v1.TextsH\x00\x12\x34\n\rcontinuations\x18\x03 \x01(\x0b\x32\x1b.pagewire.internal.v1.TextsH\x00\x12\x37\n\x0b\x61nswer_form\x18\x04 \x01(\x0b\x32 .pagewire.internal.v1.AnswerFormH\x00\x12.\n\x04pair\x18\x05 \x01(\x0b\x32\x1e.pagewire.internal.v1.ReadPairH\x00\x12\x31\n\x05media\x18\x06 \x01(\x0b\x32 .pagewire.internal.v1.FetchMediaH\x00\x42\x05\n\x03job\")\n\nFetchMedia\x12\x0c\n\x04uris\x18\x01 \x03(\t\x12\r\n\x05paths\x18\x02 \x03(\t\"\xce\x03\n\nAnswerForm\x12\x38\n\x11structured_output\x18\x01 \x01(\x0b\x32\x1d.pagewire.v1.StructuredOutput\x12<\n\x05tools\x18\x02 \x03(\x0b\x32-.pagewire.internal.v1.AnswerForm.CallableTool\x12\x16\n\x0e\x63\x61lls_required\x18\x03 \x01(\x08\x12\x13\n\x0bsingle_call\x18\x04 \x01(\x08\x12=\n\treasoning\x18\x05 \x01(\x0e\x32*.pagewire.internal.v1.AnswerForm.Reasoning\x12\x1d\n\x10reasoning_budget\x18\x06 \x01(\rH\x00\x88\x01\x01\x1aS\n\x0c\x43\x61llableTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\nparameters\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05place\x18\x03 \x01(\rB\r\n\x0b_parameters\"S\n\tReasoning\x12\x19\n\x15REASONING_UNSPECIFIED\x10\x00\x12\x16\n\x12REASONING_POSSIBLE\x10\x01\x12\x13\n\x0fREASONING_BEGUN\x10\x02\x42\x13\n\x11_reasoning_budget\"\x92\x01\n\nReadPrompt\x12#\n\x06prompt\x18\x01 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x1a\n\rmax_model_len\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07offsets\x18\x05 \x01(\x08\x42\x10\n\x0e_max_model_len\"z\n\x08ReadPair\x12\r\n\x05query\x18\x01 \x01(\t\x12%\n\x08\x64ocument\x18\x02 \x01(\x0b\x32\x13.pagewire.v1.Prompt\x12\x13\n\x0binstruction\x18\x03 \x01(\t\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\"\x16\n\x05Texts\x12\r\n\x05texts\x18\x01 \x03(\t\"\xf4\x01\n\x0cReadResponse\x12/\n\x06prompt\x18\x01 \x01(\x0b\x32\x1d.pagewire.internal.v1.ReadingH\x00\x12/\n\x05texts\x18\x02 \x01(\x0b\x32\x1e.pagewire.internal.v1.ReadingsH\x00\x12\x30\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1f.pagewire.internal.v1.ReadErrorH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x12\x33\n\x05media\x18\x05 \x01(\x0b\x32\".pagewire.internal.v1.FetchedMediaH\x00\x42\x08\n\x06result\".\n\x0c\x46\x65tchedMedia\x12\r\n\x05\x66iles\x18\x01 \x03(\x0c\x12\x0f\n\x07\x64igests\x18\x02 \x03(\x0c\"\xa1\x01\n\x07Reading\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06starts\x18\x03 \x01(\x0c\x12\x0c\n\x04\x65nds\x18\x04 \x01(\x0c\x12\x11\n\ttruncated\x18\x05 \x01(\r\x12\x13\n\x0bsecond_text\x18\x06 \x01(\r\x12\x13\n\x0bmedia_bytes\x18\x08 \x01(\r\x12\x14\n\x0cmedia_tokens\x18\t \x01(\rJ\x04\x08\x07\x10\x08\"\x1d\n\x08Readings\x12\x11\n\ttoken_ids\x18\x01 \x03(\x0c\"\xa4\x02\n\tReadError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x43\n\nviolations\x18\x04 \x03(\x0b\x32/.pagewire.internal.v1.ReadError.ViolationsEntry\x12?\n\x08metadata\x18\x05 \x03(\x0b\x32-.pagewire.internal.v1.ReadError.MetadataEntry\x1a\x31\n\x0fViolationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,30 +37,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READERROR_VIOLATIONSENTRY']._serialized_options = b'8\001'
   _globals['_READERROR_METADATAENTRY']._loaded_options = None
   _globals['_READERROR_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_READREQUEST']._serialized_start=151
-  _globals['_READREQUEST']._serialized_end=428
-  _globals['_ANSWERFORM']._serialized_start=431
-  _globals['_ANSWERFORM']._serialized_end=893
-  _globals['_ANSWERFORM_CALLABLETOOL']._serialized_start=704
-  _globals['_ANSWERFORM_CALLABLETOOL']._serialized_end=787
-  _globals['_ANSWERFORM_REASONING']._serialized_start=789
-  _globals['_ANSWERFORM_REASONING']._serialized_end=872
-  _globals['_READPROMPT']._serialized_start=896
-  _globals['_READPROMPT']._serialized_end=1042
-  _globals['_READPAIR']._serialized_start=1044
-  _globals['_READPAIR']._serialized_end=1166
-  _globals['_TEXTS']._serialized_start=1168
-  _globals['_TEXTS']._serialized_end=1190
-  _globals['_READRESPONSE']._serialized_start=1193
-  _globals['_READRESPONSE']._serialized_end=1384
-  _globals['_READING']._serialized_start=1387
-  _globals['_READING']._serialized_end=1547
-  _globals['_READINGS']._serialized_start=1549
-  _globals['_READINGS']._serialized_end=1578
-  _globals['_READERROR']._serialized_start=1581
-  _globals['_READERROR']._serialized_end=1873
-  _globals['_READERROR_VIOLATIONSENTRY']._serialized_start=1775
-  _globals['_READERROR_VIOLATIONSENTRY']._serialized_end=1824
-  _globals['_READERROR_METADATAENTRY']._serialized_start=1826
-  _globals['_READERROR_METADATAENTRY']._serialized_end=1873
+  _globals['_READREQUEST']._serialized_start=116
+  _globals['_READREQUEST']._serialized_end=444
+  _globals['_FETCHMEDIA']._serialized_start=446
+  _globals['_FETCHMEDIA']._serialized_end=487
+  _globals['_ANSWERFORM']._serialized_start=490
+  _globals['_ANSWERFORM']._serialized_end=952
+  _globals['_ANSWERFORM_CALLABLETOOL']._serialized_start=763
+  _globals['_ANSWERFORM_CALLABLETOOL']._serialized_end=846
+  _globals['_ANSWERFORM_REASONING']._serialized_start=848
+  _globals['_ANSWERFORM_REASONING']._serialized_end=931
+  _globals['_READPROMPT']._serialized_start=955
+  _globals['_READPROMPT']._serialized_end=1101
+  _globals['_READPAIR']._serialized_start=1103
+  _globals['_READPAIR']._serialized_end=1225
+  _globals['_TEXTS']._serialized_start=1227
+  _globals['_TEXTS']._serialized_end=1249
+  _globals['_READRESPONSE']._serialized_start=1252
+  _globals['_READRESPONSE']._serialized_end=1496
+  _globals['_FETCHEDMEDIA']._serialized_start=1498
+  _globals['_FETCHEDMEDIA']._serialized_end=1544
+  _globals['_READING']._serialized_start=1547
+  _globals['_READING']._serialized_end=1708
+  _globals['_READINGS']._serialized_start=1710
+  _globals['_READINGS']._serialized_end=1739
+  _globals['_READERROR']._serialized_start=1742
+  _globals['_READERROR']._serialized_end=2034
+  _globals['_READERROR_VIOLATIONSENTRY']._serialized_start=1936
+  _globals['_READERROR_VIOLATIONSENTRY']._serialized_end=1985
+  _globals['_READERROR_METADATAENTRY']._serialized_start=1987
+  _globals['_READERROR_METADATAENTRY']._serialized_end=2034
 # @@protoc_insertion_point(module_scope)

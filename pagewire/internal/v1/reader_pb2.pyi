@@ -1,4 +1,3 @@
-from pagewire.internal.v1 import engine_pb2 as _engine_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
@@ -11,18 +10,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReadRequest(_message.Message):
-    __slots__ = ("prompt", "words", "continuations", "answer_form", "pair")
+    __slots__ = ("prompt", "words", "continuations", "answer_form", "pair", "media")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FORM_FIELD_NUMBER: _ClassVar[int]
     PAIR_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     prompt: ReadPrompt
     words: Texts
     continuations: Texts
     answer_form: AnswerForm
     pair: ReadPair
-    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ..., pair: _Optional[_Union[ReadPair, _Mapping]] = ...) -> None: ...
+    media: FetchMedia
+    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ..., pair: _Optional[_Union[ReadPair, _Mapping]] = ..., media: _Optional[_Union[FetchMedia, _Mapping]] = ...) -> None: ...
+
+class FetchMedia(_message.Message):
+    __slots__ = ("uris", "paths")
+    URIS_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    uris: _containers.RepeatedScalarFieldContainer[str]
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, uris: _Optional[_Iterable[str]] = ..., paths: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AnswerForm(_message.Message):
     __slots__ = ("structured_output", "tools", "calls_required", "single_call", "reasoning", "reasoning_budget")
@@ -92,34 +101,46 @@ class Texts(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("prompt", "texts", "error", "grammar")
+    __slots__ = ("prompt", "texts", "error", "grammar", "media")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_FIELD_NUMBER: _ClassVar[int]
     prompt: Reading
     texts: Readings
     error: ReadError
     grammar: str
-    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    media: FetchedMedia
+    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ..., media: _Optional[_Union[FetchedMedia, _Mapping]] = ...) -> None: ...
+
+class FetchedMedia(_message.Message):
+    __slots__ = ("files", "digests")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedScalarFieldContainer[bytes]
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, files: _Optional[_Iterable[bytes]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Reading(_message.Message):
-    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text", "media")
+    __slots__ = ("token_ids", "text", "starts", "ends", "truncated", "second_text", "media_bytes", "media_tokens")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
-    MEDIA_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_TOKENS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     text: str
     starts: bytes
     ends: bytes
     truncated: int
     second_text: int
-    media: _containers.RepeatedCompositeFieldContainer[_engine_pb2.MediaItem]
-    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ..., media: _Optional[_Iterable[_Union[_engine_pb2.MediaItem, _Mapping]]] = ...) -> None: ...
+    media_bytes: int
+    media_tokens: int
+    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., truncated: _Optional[int] = ..., second_text: _Optional[int] = ..., media_bytes: _Optional[int] = ..., media_tokens: _Optional[int] = ...) -> None: ...
 
 class Readings(_message.Message):
     __slots__ = ("token_ids",)

@@ -122,3 +122,15 @@ def test_prefixes_with_equal_media_are_shared(second: AddRequest, found: int, lo
         world.finish()
     assert world.ledger.cached[2] == found
     assert len(log) == logged
+
+
+@pytest.mark.parametrize(
+    ("room", "positions", "problem"),
+    [(5, range(2, 8), "--max-num-batched-tokens"), (6, [2, 3, 5], "do not follow one another")],
+)
+def test_what_no_step_computes_whole(room: int, positions: list[int], problem: str) -> None:
+    given = add_request(1, [*range(20, 33)], max_tokens=2)
+    add_item(given, positions, b"image")
+    make_request(given, b"", 0.0, replace(LIMITS, max_whole_item=6 if room == 5 else None))
+    with pytest.raises(Refused, match=problem):
+        make_request(given, b"", 0.0, replace(LIMITS, max_whole_item=room))

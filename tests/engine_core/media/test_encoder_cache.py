@@ -158,3 +158,46 @@ def test_vectors_of_which_the_model_makes_nan_are_made_again() -> None:
     [item] = again.encode
     assert again.forgotten_media == [item.digest]
     world.finish()
+
+
+@pytest.mark.parametrize(
+    ("items", "chunks"),
+    [
+        ([range(6, 12)], [(0, 6), (6, 8), (14, 6)]),
+        ([range(8)], [(0, 8), (8, 8), (16, 4)]),
+        ([range(2, 5), range(5, 8), range(13, 20)], [(0, 8), (8, 5), (13, 7)]),
+        ([range(1, 9), range(9, 12)], [(0, 1), (1, 8), (9, 8), (17, 3)]),
+    ],
+)
+def test_a_chunk_takes_what_is_seen_whole_or_ends_before_it(
+    items: list[range], chunks: list[tuple[int, int]]
+) -> None:
+    world = World(budget=8, rows=1, whole_media=True)
+    world.take(image_request(1, 20, *[(bytes([i]), positions) for i, positions in enumerate(items)]))
+    assert [columns(world.step()) for _ in chunks] == [[chunk] for chunk in chunks]
+    world.finish()
+
+
+def test_what_is_seen_whole_waits_for_room_beside_rows_that_decode() -> None:
+    """A prompt that begins with an image begins in a step that has room for all of it, and one that goes on
+    with an image keeps room for it when others overtake."""
+    world = World(budget=10, rows=4, whole_media=True)
+    world.add(1, 2, max_tokens=9, ignore_eos=True)
+    world.add(2, 4, max_tokens=9, ignore_eos=True)
+    world.take(image_request(3, 30, (b"a", range(7)), (b"b", range(12, 19))))
+    assert columns(world.step()) == [(0, 2), (0, 4)]
+    world.add(4, 3, max_tokens=9, ignore_eos=True, tenant="u")
+    plans = [columns(world.step()) for _ in range(5)]
+    assert plans[0] == [(2, 1), (4, 1), (0, 8)]
+    assert [[chunk for chunk in plan if chunk[0] == 12] for plan in plans].count([(12, 7)]) == 1
+    world.finish()
+
+
+def test_a_cached_prefix_may_end_within_what_is_seen_whole() -> None:
+    world = World(block_size=4, budget=12, rows=1, whole_media=True)
+    for handle in (1, 2):
+        world.take(image_request(handle, [*range(10 + handle)], (b"a", range(2, 10)), tenant="t"))
+        if handle == 2:
+            assert columns(world.step()) == [(8, 4)]
+        world.finish()
+    assert world.ledger.cached[2] == 8

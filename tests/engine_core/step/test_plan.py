@@ -94,3 +94,5 @@ def test_every_field_of_the_contract_is_written() -> None:
     assert {field.name for field, _ in message.new_rows[0].ListFields()} == {
         field.name for field in message.new_rows[0].DESCRIPTOR.fields
     }
+    (of_row,) = message.new_rows[0].media  # positions of Qwen's images follow from their shapes
+    assert list(of_row.shape) == [1, 1, 3] and not of_row.data

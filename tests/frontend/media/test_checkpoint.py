@@ -70,7 +70,13 @@ def test_sizes_of_older_files_are_numbers(tmp_path: Path, folder_of: FolderOf) -
         ("pixtral", {"preprocessor_config": {"size": {"longest_edge": 65}}}, "up to 72 pixels"),
         ("mistral3", {"preprocessor_config": {"size": {"longest_edge": 60}}, "config": SMALL}, "up to 64"),
         ("idefics3", {"preprocessor_config": {"max_image_size": {"longest_edge": 31}}}, "makes 31 pixels"),
+        ("gemma3", {"preprocessor_config": {"do_pan_and_scan": True}}, "do_pan_and_scan is true"),
+        ("gemma3", {"preprocessor_config": {"size": {"height": 32, "width": 31}}}, "makes 31 x 32 pixels"),
+        ("gemma3", {"processor_config": {"image_seq_length": 9}}, "has 9 tokens for an image"),
         ("internvl", {"preprocessor_config": {"max_patches": 65}}, "above 64"),
+        ("qwen2_vl", {"preprocessor_config": {"merge_size": 3}}, "the encoder takes other patches"),
+        ("qwen2_5_vl", {"preprocessor_config": {"size": {"shortest_edge": 4}}}, "longest_edge must be"),
+        ("qwen2_5_vl", {"preprocessor_config": {"max_pixels": "many"}}, "max_pixels must be"),
     ],
 )
 def test_a_checkpoint_that_is_served_as_text_alone_says_why(

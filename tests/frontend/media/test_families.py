@@ -21,7 +21,7 @@ from pagewire.media import media_digest
 from pagewire.v1 import prompt_pb2
 from tests.frontend.media.conftest import FolderOf, read
 from tests.frontend.media.pictures import MODES, file_of, picture
-from tests.vision_models import FAMILIES, placeholder
+from tests.vision_models import FAMILIES, placeholder, vector_token
 
 SIZES = [
     *((1, 1), (1, 7), (5, 3), (17, 31), (28, 28), (32, 32), (33, 32), (56, 56), (57, 56), (64, 64)),
@@ -29,10 +29,14 @@ SIZES = [
     (320, 240),
 ]
 PROCESSOR = {
+    "Gemma3": "gemma3.processing_gemma3",
     "Idefics3": "idefics3.processing_idefics3",
     "InternVL": "internvl.processing_internvl",
     "Llava": "llava.processing_llava",
     "Pixtral": "pixtral.processing_pixtral",
+    "Qwen2VL": "qwen2_vl.processing_qwen2_vl",
+    "Qwen3VL": "qwen3_vl.processing_qwen3_vl",
+    "Qwen2_5_VL": "qwen2_5_vl.processing_qwen2_5_vl",
     "SmolVLM": "smolvlm.processing_smolvlm",
 }
 
@@ -64,6 +68,19 @@ def processed(family: str, folder: Path, image: Any) -> dict[str, Any]:
     return dict(found)
 
 
+def images_of(found: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Returns images [n, 3, height, width] of what processed() returns."""
+    values = found["pixel_values"]
+    if (grids := found.get("image_grid_thw")) is None:
+        return values.reshape(-1, *values.shape[-3:])
+    (frames, rows, columns), size, merge = grids[0], options["patch_size"], options["merge_size"]
+    assert frames == 1
+    cut = values.reshape(rows // merge, columns // merge, merge, merge, 3, -1, size, size)
+    assert all(np.array_equal(cut[..., :1, :, :], cut[..., frame : frame + 1, :, :]) for frame in (0, 1))
+    whole = cut[..., 0, :, :].transpose(4, 0, 2, 5, 1, 3, 6)
+    return whole.reshape(1, 3, rows * size, columns * size)
+
+
 def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
     """Returns the text that transformers' processor puts in place of an image."""
     name = read(folder, "processor_config.json")["processor_class"].removesuffix("Processor")
@@ -78,7 +95,12 @@ def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
         **read(folder, "processor_config.json"),
         "image_token": placeholder(family),
     }
+    if family == "gemma3":
+        vectors = tokens["image_token"] * fields["image_seq_length"]
+        fields["full_image_sequence"] = f"\n\n{tokens['boi_token']}{vectors}{tokens['eoi_token']}\n\n"
     fields["global_image_tag"] = tokens.get("global_image_token")
+    merge = read(folder, "preprocessor_config.json").get("merge_size")
+    fields["image_processor"] = SimpleNamespace(merge_size=merge)
     text: str = getattr(module, f"{name}Processor").replace_image_token(SimpleNamespace(**fields), inputs, 0)
     return text
 
@@ -102,8 +124,7 @@ def test_pixels_are_those_of_transformers(family: str, folder_of: FolderOf) -> N
         mode = MODES[number % len(MODES)]
         image = picture(*size, mode)
         _, items = expanded(folder, placeholder(family), file_of(image))
-        wanted = processed(family, folder, image)["pixel_values"]
-        wanted = wanted.reshape(-1, *wanted.shape[-3:])
+        wanted = images_of(processed(family, folder, image), options)
         assert len(items) == len(wanted), (size, mode)
         for item, values in zip(items, wanted, strict=True):
             pixels = np.frombuffer(item.data, np.uint8).reshape(item.shape).transpose(2, 0, 1)
@@ -131,7 +152,7 @@ def test_tokens_are_those_of_transformers(family: str, folder_of: FolderOf) -> N
         ids, items = expanded(folder, f"See: {token}\nwhat?{token}.", file_of(image), file_of(image))
         assert ids == wanted, size
         positions = [position for item in items for position in unpack_u32(item.positions)]
-        image_id = tokenizer.token_to_id(token)
+        image_id = tokenizer.token_to_id(vector_token(family))
         assert positions == [place for place, each in enumerate(ids) if each == image_id]
 
 
@@ -176,3 +197,28 @@ def test_the_token_of_a_class_is_the_encoders_where_no_file_counts_it(
     (tmp_path / "processor_config.json").write_text(json.dumps(stated))
     tokens, _ = expanded(tmp_path, "<image>", file_of(picture(90, 60)))
     assert len(tokens) == 16
+
+
+RUNS = ["a{0}b", "a\n{0}\nb", "{0}{0}", "\n\n{0}\n{0}\n\n", "\n{0}\n\n{0}a\n\n\n", "a\n\n\n\n\n{0} \n{0}"]
+
+
+@pytest.mark.parametrize("prompt", RUNS)
+def test_line_breaks_beside_an_image_are_tokenized_with_its_own(
+    prompt: str, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    """Vocabularies of Gemma have tokens of several line breaks."""
+    folder, token = folder_of("gemma3"), placeholder("gemma3")
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    runs = (tokenizers.AddedToken("\n" * count, normalized=False) for count in (2, 3, 4))
+    tokenizer.add_tokens(list(runs))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    image = picture(40, 30)
+    text = text_of("gemma3", tmp_path, processed("gemma3", tmp_path, image))
+    wanted = tokenizer.encode(prompt.format(text), add_special_tokens=False).ids
+    ids, items = expanded(tmp_path, prompt.format(token), *[file_of(image)] * prompt.count("{0}"))
+    assert ids == wanted
+    vector = tokenizer.token_to_id(vector_token("gemma3"))
+    positions = [position for item in items for position in unpack_u32(item.positions)]
+    assert positions == [place for place, each in enumerate(ids) if each == vector]

@@ -12,11 +12,12 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media import reader as reader_module
 from frontend.media.llava import Llava
 from frontend.model.info import ModelInfo, load_model
-from frontend.prompts.prompt_encoding import PromptEncoder, TokenizedPrompt
+from frontend.prompts.prompt_encoding import PromptEncoder, TokenizedPrompt, packed
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
+from pagewire.ipc.transport import pack, unpack
 from pagewire.v1 import generation_pb2, model_pb2, prompt_pb2, tokenizer_pb2
 from tests.frontend.fakes import Output, details_of, run_service, say
 from tests.frontend.media.conftest import FolderOf
@@ -226,3 +227,14 @@ async def test_an_image_that_takes_too_long_ends_its_reader_alone(
             await service.generate(prompt={"text": "<image>", "media": [{"data": bomb}]})
         assert details_of(caught.value)["BadRequest"].field_violations[0].field == "prompt.media"
         assert (await service.generate(prompt={"text": "hi"}))[-1].usage.prompt_tokens
+
+
+def test_packed_media_are_merged_into_the_request(encoder: PromptEncoder) -> None:
+    """As the core parses the frame: equal to a request that has the items as a field."""
+    read_here = read(encoder, text="<image><image>", media=[{"data": PNG}, {"data": OTHER}])
+    sent = packed(read_here)
+    assert sent.packed_media and not sent.media and packed(sent) is sent
+    request = engine_pb2.AddRequest(handle=7, cache_salt="a", prompt_token_ids=b"1234")
+    frame = pack(engine_pb2.FrontendMessage(add_request=request), bytearray(sent.packed_media))
+    request.media.extend(read_here.media)
+    assert engine_pb2.FrontendMessage.FromString(unpack(frame)).add_request == request

@@ -65,6 +65,7 @@ BAD_VALUES = {
     "model": ["m" * 257],
     "adapter": ["a" * 257, "\x00"],
     "continuation.adapter_digest": [b"d" * 31, b"d" * 33],
+    "continuation.media_digests": [[b"d" * 31], [b"d" * 32] * 17],
     "priority": [1001, -1001, 2**31 - 1, -(2**31)],
     "speculation.max_draft_tokens": [9, 2**32 - 1],
     "reasoning.budget": [MAX_COUNT + 1, 2**32 - 1],
@@ -199,8 +200,8 @@ def request_with(path: str, value) -> generation_pb2.GenerateRequest:
         return make_request(structured_output={"grammar": {"text": "a", "syntax": value}})
     if path == "structured_output.backend":
         return make_request(structured_output={"regex": "a", "backend": value})
-    if path == "continuation.adapter_digest":
-        return make_request(sampling={"temperature": 0}, continuation={"adapter_digest": value})
+    if path.startswith("continuation."):
+        return make_request(sampling={"temperature": 0}, continuation={rest: value})
     for name in reversed(rest.split(".") if rest else []):
         value = {name: value}
     return make_request(**{first: value})

@@ -23,7 +23,7 @@ from ptx_emulator.machine import Fault
 from tests.kernels.attention_cases import Case
 from tests.kernels.triton.attention.test_paged_attention import to_device
 
-ROWS = [(150, 1), (31, 1), (140, 20)]
+ROWS = [(70, 1), (3, 1), (66, 10)]
 Edit = Callable[[str], str]
 
 

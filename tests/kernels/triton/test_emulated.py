@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 TESTS = (
     "elementwise/test_rms_norm.py",
     "attention/test_merge_chunks.py",
-    "attention/test_paged_attention.py::test_decode_and_prefill_in_one_step",
+    "attention/test_paged_attention.py::test_decode_and_prefill_in_one_step[cpu-torch.bfloat16-20]",
 )
 """All of tests/kernels/triton takes minutes."""
 

@@ -151,3 +151,37 @@ def test_dtypes_are_those_of_the_interpreter():
         pointer = tl.pointer_type(kind)
         for one in (pointer, tl.block_type(pointer, [4])):
             assert interpreter._get_np_dtype(one) == np.dtype(np.uint64)
+
+
+@pytest.mark.skipif(not isinstance(_total, interpreter.InterpretedFunction), reason="kernels are compiled")
+def test_types_are_made_once():
+    """Of each shape and each element, of which a pointer is one; what tensors say of themselves is theirs."""
+    one = tl.block_type(tl.float32, [4, 8])
+    assert tl.block_type(tl.int32, [tl.constexpr(4), tl.constexpr(8)]).with_element_ty(tl.float32) is one
+    elements = tl.float32, tl.int32, tl.pointer_type(tl.float32), tl.pointer_type(tl.float32, const=True)
+    kinds = [tl.block_type(element, shape) for element in elements for shape in ([8], [4, 8], [8, 4])]
+    assert len(set(map(id, kinds))) == 12
+    for kind in [*kinds, *kinds, tl.int64, tl.int64]:
+        tensor = tl.tensor("handle", kind)
+        assert (tensor.handle, tensor.type, tensor.dtype) == ("handle", kind, kind.scalar)
+        sizes = list(kind.shape) if kind.is_block() else []
+        assert [size.value for size in tensor.shape] == sizes
+        assert tensor.numel.value == int(np.prod(sizes))
+    with pytest.raises(ValueError, match="power of 2"):
+        tl.block_type(tl.float32, [3])
+
+
+@jit
+def _mixed(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row, column = at[:, None], at[None, :]
+    whole, half = tl.load(x + at), tl.load(x + at).to(tl.float16)
+    tl.store(out + row * BLOCK + column, (whole[:, None] + half[None, :]) * (row < column) + at[None, :] // 3)
+
+
+def test_operands_of_two_types_and_shapes(device: torch.device):
+    """Are converted and spread, as without what is passed over."""
+    x, at = torch.tensor([0.5, -1.25, 3.0, 7.0]), torch.arange(4)
+    out = torch.zeros(4, 4, device=device)
+    _mixed[(1,)](x.to(device), out, 4)
+    assert torch.equal(out.cpu(), (x[:, None] + x) * (at[:, None] < at) + at // 3)

@@ -31,7 +31,8 @@ def tell(what: str, fraction: float) -> None:
 
 @pytest.fixture
 def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """An empty cache, and which groups a process is started for; it ends at once, with an error."""
+    """An empty cache, and which groups a process is started for; it ends at once, with an error. Nothing is
+    compiled."""
     missing: list[str] = []
 
     def start(some: list[str]) -> Failed:
@@ -44,6 +45,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(groups, "why_not", lambda: None)
     monkeypatch.setattr(groups, "selected_set", lambda: AVX512)
     monkeypatch.setattr(precompile, "_num_processes", lambda: 1)
+    monkeypatch.setattr(precompile, "_take_from", lambda queue, modules: os.close(queue))
     return missing
 
 
@@ -147,14 +149,31 @@ def test_groups_are_all_files() -> None:
     assert "kernels.cpu.sampling.choose" in sys.modules
 
 
+COMPILE = """
+import sys
+from kernels.cpu.compiler import cache as compiler
+
+place = compiler._address
+
+def named(kernel, name, *statics):
+    print(name)
+    return place(kernel, name, *statics)
+
+compiler._address = named
+from worker.cpu import precompile
+precompile.main(*sys.argv[1:])
+"""
+"""Prints what is on disk then."""
 SERVE = """
+import sys
 from kernels.cpu.compiler import cache as compiler
 
 def refuse(kernel, name, *statics):
     raise AssertionError(f"{name} is compiled late")
 
+names, find = set(sys.stdin.read().splitlines()), compiler._kept
+compiler._kept = lambda file: find(file) if file.name.removesuffix(".o") in names else None
 compiler.lower = refuse
-import sys
 import torch
 from kernels.cpu.instruction_sets import select
 from engine_core.startup import initialize_message
@@ -196,18 +215,32 @@ print("served")
 
 
 @pytest.mark.cpu_kernels
-def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
+def test_nothing_is_compiled_while_serving() -> None:
     """What the process of the first start leaves on disk is all that a worker needs, with packed weights or
-    with weights of 8 or 4 bits, for prompts and for outputs, for every kind of sampling that has a kernel."""
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
+    with weights of 8 or 4 bits, for prompts and for outputs, for every kind of sampling that has a kernel.
+    What other tests have compiled already is not compiled again; of that, a worker sees no more."""
     chosen = selected_set()
     compact = ["compact"] if chosen is not None and chosen.compact else []
     needed = ["sampler", "model", "bfloat16", "int8", "two_levels", *compact]
-    compiling = ["-m", "worker.cpu.precompile", selected_name(), *needed]
-    for command in (compiling, ["-c", SERVE, selected_name()]):
-        run = subprocess.run(
-            [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=root
-        )
-        assert run.returncode == 0, run.stderr
-    assert run.stdout == "served\n"
+    names = run_python("-c", COMPILE, selected_name(), *needed)
+    assert "kernels.cpu.sampling.choose" in names
+    assert run_python("-c", SERVE, selected_name(), given=names) == "served\n"
+
+
+def run_python(*words: str, given: str = "", **environment: str) -> str:
+    """Returns what it prints."""
+    root = Path(__file__).parents[3]
+    whole = os.environ | {"PYTHONPATH": str(root)} | environment
+    command = [sys.executable, *words]
+    run = subprocess.run(command, env=whole, input=given, capture_output=True, text=True, cwd=root)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.cpu_kernels
+def test_what_is_compiled_is_on_disk(tmp_path: Path) -> None:
+    """Of a small group, by processes that have nothing to begin with."""
+    names = run_python("-c", COMPILE, selected_name(), Group.RANKS, XDG_CACHE_HOME=str(tmp_path))
+    (folder,) = (tmp_path / "pagewire").iterdir()
+    assert {file.name.removesuffix(".o") for file in folder.glob("*.o")} == set(names.splitlines())
+    assert names and [note.name for note in folder.glob("*.compiled")] == [f"{Group.RANKS}.compiled"]

@@ -1,10 +1,12 @@
 """Images on the CUDA path, in Triton's interpreter."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from pagewire.errors import StartupError
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.logprob_columns import Scored
 from tests.vision_models import make_vision_model
@@ -23,13 +25,14 @@ def run(driver: Driver, *prompts: list[list[int] | Pixels]) -> list[list[Scored]
     return [sequence.scores for sequence in sequences]
 
 
-@pytest.mark.parametrize("family", ["smolvlm", "pixtral"])
+@pytest.mark.parametrize("family", ["smolvlm", "pixtral", "qwen3_vl"])
 def test_bits_do_not_depend_on_the_step(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Alone, in chunks beside other prompts, and where other steps run in graphs; vectors are nearly those of
     a CPU."""
-    folder = make_vision_model(
-        tmp_path, family, vision={"num_hidden_layers": 1}, text={"num_hidden_layers": 1}
-    )
+    tower: dict[str, Any] = {"num_hidden_layers": 1}
+    if family == "qwen3_vl":
+        tower = {"depth": 1, "deepstack_visual_indexes": [0]}
+    folder = make_vision_model(tmp_path, family, vision=tower, text={"num_hidden_layers": 1})
     image = make_image(family)
     on_a_cpu = Driver(folder, dtype="float32").runner.backend.model.vision  # type: ignore[attr-defined]
     with torch.inference_mode():
@@ -49,3 +52,9 @@ def test_bits_do_not_depend_on_the_step(family: str, tmp_path: Path, monkeypatch
     driver = load(budget=7)
     driver.runner.backend.capture(7)  # type: ignore[attr-defined]
     assert run(driver, *others, prompt)[-1] == alone
+
+
+def test_images_that_are_seen_whole_are_refused(tmp_path: Path):
+    folder = make_vision_model(tmp_path, "gemma3")
+    with pytest.raises(StartupError, match="computed on CPUs alone"):
+        Driver(folder, record=False, loader=load_on_the_host, dtype="float32", **SMALL)

@@ -1,4 +1,4 @@
-"""The sampler on tensors that have no memory, its kernels compiled for sm_90 and not launched."""
+"""The sampler on tensors that have no memory: Triton reads what it would compile, and launches nothing."""
 
 import os
 import subprocess
@@ -9,15 +9,14 @@ ROOT = Path(__file__).parents[3]
 
 STEPS = '''
 import random
-from contextlib import ExitStack
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ptx_emulator.compile_check import compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.worker.cuda.sampling.test_sampler import random_case
+from tests.worker.cuda.serve_compiling import offline
 from worker.cuda.sampling import logprobs as scores
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.startup.warm_up import example_rows
@@ -80,12 +79,12 @@ def serve(rows, rng):
         rows.offer(rng.sample(rows.used, count), count)
 
 
-with compiling() as compiled, NoWaits():
+with offline() as names, NoWaits():
     rows = Rows()
     warm_up(rows)
-    first = len(compiled)
+    first = len(names)
     serve(rows, random.Random(0))
-print(first, *sorted(f"{one.name} {one.constants}" for one in compiled[first:]), sep="\\n")
+print(first, *sorted(names[first:]), sep="\\n")
 '''
 
 

@@ -42,9 +42,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", SHALLOW),
     "qwen2_moe, one for all tokens with a gate": ("qwen2_moe", SHALLOW),
     "qwen3_moe": ("qwen3_moe", SHALLOW),
-    "olmoe": ("olmoe", SHALLOW),
-    "granitemoe": ("granitemoe", SHALLOW),
-    "dots1": ("dots1", DEEP | {"first_k_dense_replace": 1}),
     "glm4_moe, groups": ("glm4_moe", SHALLOW | {"first_k_dense_replace": 0}),
     "minimax_m2": ("minimax_m2", SHALLOW),
     "gpt_oss": ("gpt_oss", SHALLOW | {"layer_types": ["sliding_attention"]}),
@@ -52,12 +49,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "youtu": ("youtu", SHALLOW),
     "deepseek_v2": ("deepseek_v2", SHALLOW | {"first_k_dense_replace": 0}),
     "deepseek_v3": ("deepseek_v3", SHALLOW | {"first_k_dense_replace": 0}),
-    "glm4_moe_lite": ("glm4_moe_lite", SHALLOW | {"mlp_layer_types": ["sparse"]}),
     "qwen3_next": ("qwen3_next", DEEP | STATE_FIRST),
-    "qwen3_5": ("qwen3_5", DEEP | STATE_FIRST),
     "granite_hybrid": ("granite_hybrid", DEEP | STATE_FIRST),
     "falcon_h1": ("falcon_h1", SHALLOW),
-    "bamba": ("bamba", DEEP),
     "gpt2": ("gpt2", {"n_layer": 1, "n_positions": 96}),
 }
 

@@ -25,14 +25,14 @@ def load(command: worker_pb2.Initialize, *_: Any) -> Any:
     return load_on_the_host(command)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
 def test_prompts_that_share_their_beginnings(
-    family: str, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ):
-    """They get what they get alone, forks too; fewer tokens are computed."""
+    """They get what they get alone, forks too; fewer tokens are computed. tests/worker/test_pressure.py has
+    states of both kinds."""
     interpret(monkeypatch)
     monkeypatch.setattr(test_pressure, "load", load)
-    folder = checkpoint(family, **SHAPE)
+    folder = checkpoint("qwen3_5", **SHAPE)
     messages = [add_request(handle, [*BASE, handle, 5], n=1 + handle % 2, max_tokens=3) for handle in (1, 2)]
     engine = test_pressure.InProcess(folder, blocks=60, swap_costs=None, prefix_cache=False, block_size=16)
     expected = {key: tokens for each in messages for key, tokens in engine.outputs([each]).items()}

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pagewire.internal.v1 import worker_pb2
 from tests.vision_models import FAMILIES, make_vision_model
 from tests.worker.fakes import Driver
 from tests.worker.vision.images import make_image
+from tests.worker.vision.test_parity import VARIANTS
 from worker.families.registry import decoder_of, read_model_config
 from worker.families.seeing import SEEING
 from worker.startup.checks import check_stages
@@ -71,9 +73,24 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("idefics3", {"scale_factor": 3}, "squares of 3"),
         ("idefics3", {"text_config__use_resampler": True}, "use_resampler"),
         ("smolvlm", {"vision_config__model_type": "idefics3_vision"}, "smolvlm_vision"),
+        ("gemma3", {"mm_tokens_per_image": 5}, "mm_tokens_per_image is 5"),
+        ("gemma3", {"mm_tokens_per_image": 9}, "divides 4 patches"),
+        ("gemma3", {"text_config__use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
         ("internvl", {"vision_feature_select_strategy": "full"}, "in no square"),
         ("internvl", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
+        ("qwen2_5_vl", {"text_config__rope_parameters__mrope_section": [2, 2, 3]}, "have 6 frequencies"),
+        ("qwen2_5_vl", {"text_config__rope_parameters__mrope_interleaved": True}, "it is false here"),
+        ("qwen2_5_vl", {"text_config__rope_parameters__rope_theta": None}, "rope_theta"),
+        ("qwen2_5_vl", {"text_config__model_type": "llama"}, "no decoder of that type"),
+        ("qwen2_5_vl", {"vision_config__window_size": 7}, "window_size"),
+        ("qwen2_5_vl", {"vision_config__out_hidden_size": 64}, "the decoder has 48"),
+        ("qwen3_vl", {"vision_config__num_position_embeddings": 15}, "must be a square"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 3]}, "blocks below 3"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 1, 2]}, "has 2 layers"),
+        ("qwen3_5", {"vision_config__deepstack_visual_indexes": [1]}, "no such layers"),
+        ("qwen2_vl", {"vision_config__hidden_size": 64}, "the decoder has 48"),
+        ("qwen2_vl", {"vision_config__in_channels": 4}, "in_channels"),
     ],
 )
 def test_fields_that_no_family_has_are_refused(
@@ -134,6 +151,28 @@ def test_fields_of_published_files_that_change_nothing(folders: dict[str, Path],
     assert read_model_config(edited(folders["smolvlm"], tmp_path / "edited", **fields)) == expected
 
 
+def test_the_first_files_of_qwen(folders: dict[str, Path], tmp_path: Path):
+    """They have the decoder's fields beside the others, its rotary ones under an older name, and the most
+    pixels of an image in a field of its own."""
+    folder, values = folders["qwen2_5_vl"], json.loads((folders["qwen2_5_vl"] / "config.json").read_text())
+    text = values["text_config"]
+    rope = text.pop("rope_parameters")
+    changes = {**text, "text_config": None, "model_type": "qwen2_5_vl", "rope_theta": rope["rope_theta"]}
+    changes["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    changes |= {"vision_token_id": 7, "sliding_window": 32768, "vision_config__in_chans": 3}
+    changes |= {"vision_config__spatial_patch_size": 4, "vision_config__model_type": None}
+    flat = edited(folder, tmp_path / "flat", **changes)
+    found, expected = read_model_config(flat), read_model_config(folder)
+    assert expected.vision is not None and expected.vision.max_vectors == 36
+    assert replace(found, vision=expected.vision, sizes=[]) == expected
+    pixels = edited(flat, tmp_path / "pixels", "preprocessor_config.json", size=None, max_pixels=128)
+    limited = read_model_config(pixels).vision
+    assert limited is not None and limited.max_vectors == 2
+    with pytest.raises(StartupError, match="8 x 8 pixels"):
+        edited(flat, tmp_path / "few", "preprocessor_config.json", size=None, max_pixels=63)
+        read_model_config(tmp_path / "few")
+
+
 @pytest.mark.parametrize("names", ["", "a model"])
 def test_a_head_that_differs_from_the_embedding_that_it_is_tied_to(
     names: str, folders: dict[str, Path], tmp_path: Path
@@ -159,6 +198,19 @@ def test_vectors_that_are_kept_have_memory(folders: dict[str, Path]):
     assert vision.kept_bytes(initialize) == 100 * 48 * 4
 
 
+def test_an_encoder_has_memory_for_images_that_are_accepted(folders: dict[str, Path]):
+    """Of any size up to that which is prepared, or has as many vectors as are kept."""
+    vision = Driver(folders["qwen3_vl"], dtype="float32").runner.backend.model.vision
+    initialize = worker_pb2.Initialize(max_num_batched_tokens=8)
+    assert vision.kept_bytes(initialize) == 36 * 3 * 48 * 4
+    largest = vision.activation_bytes(initialize)
+    initialize.encoder_cache_tokens = 9
+    assert vision.kept_bytes(initialize) == 9 * 3 * 48 * 4
+    assert vision.activation_bytes(initialize) * 4 == largest
+    initialize.encoder_cache_tokens = 1000
+    assert vision.activation_bytes(initialize) == largest
+
+
 def test_decoders_by_the_type_of_their_configuration():
     assert decoder_of("qwen3_moe") == "Qwen3MoeForCausalLM"
     assert decoder_of("gemma3_text") == "Gemma3ForCausalLM"
@@ -175,18 +227,29 @@ RENAMED: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 RENAMED["both"] = (*RENAMED["a part"], *RENAMED["a model"])
+IN_A_MODEL = (r"^model\.", "model.language_model."), (r"^visual\.", "model.visual.")
 
 
 @pytest.mark.parametrize("names", RENAMED)
 def test_names_of_other_versions_of_transformers(names: str, folders: dict[str, Path], tmp_path: Path):
     """Tensors that nothing reads, of layers behind the last one that is needed, are there under them, too."""
-    folder = edited(folders["llava"], tmp_path / "renamed")
-    tensors = load_file(folders["llava"] / "model.safetensors")
-    for pattern, replacement in RENAMED[names]:
+    assert_read("llava", RENAMED[names], folders, tmp_path)
+
+
+def test_names_of_qwen_in_models_of_transformers(folders: dict[str, Path], tmp_path: Path):
+    assert_read("qwen2_5_vl", IN_A_MODEL, folders, tmp_path)
+
+
+def assert_read(
+    family: str, renamed: tuple[tuple[str, str], ...], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = edited(folders[family], tmp_path / "renamed")
+    tensors = load_file(folders[family] / "model.safetensors")
+    for pattern, replacement in renamed:
         tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
-    image = torch.from_numpy(make_image("llava"))
-    found, expected = (Driver(each, dtype="float32") for each in (folder, folders["llava"]))
+    image = torch.from_numpy(make_image(family))
+    found, expected = (Driver(each, dtype="float32") for each in (folder, folders[family]))
     with torch.inference_mode():
         assert torch.equal(*(each.runner.backend.model.vision(image) for each in (found, expected)))
 
@@ -227,8 +290,19 @@ def test_stages_do_not_encode(folders: dict[str, Path]):
 
 
 def test_every_family_is_tested():
-    made = {f"{each['class']}ForConditionalGeneration" for each in FAMILIES.values()}
-    assert made == SEEING.keys()
+    prefixes = [each["class"] for each in FAMILIES.values()]
+    prefixes += [changes["prefix"] for _, changes in VARIANTS.values() if "prefix" in changes]
+    assert {f"{each}ForConditionalGeneration" for each in prefixes} == SEEING.keys()
+
+
+def test_text_alone(folders: dict[str, Path], tmp_path: Path):
+    """Of a checkpoint of Qwen3.5 over several stages, and where no file says what pixels become."""
+    config = read_model_config(folders["qwen3_5"])
+    assert config.vision is not None and config.decoder == "Qwen3_5ForCausalLM"
+    assert read_model_config(folders["qwen3_5"], stages=2).vision is None
+    folder = edited(folders["qwen3_5"], tmp_path / "text")
+    (folder / "preprocessor_config.json").unlink()
+    assert read_model_config(folder).vision is None
 
 
 def test_positions_of_a_side_that_is_no_power_of_two():
@@ -245,3 +319,10 @@ def test_adapters_of_the_tower_are_known_as_such(folders: dict[str, Path], check
     plain = Driver(checkpoint("llama", num_hidden_layers=2))
     expected = plain.runner.backend.model.target_modules.targets  # type: ignore[attr-defined]
     assert targets.targets.keys() == expected.keys()
+
+
+def test_sizes_that_gemma3_leaves_out(folders: dict[str, Path], tmp_path: Path):
+    """As in its class."""
+    left_out = {f"text_config__{name}": None for name in ("num_attention_heads", "vocab_size")}
+    config = read_model_config(edited(folders["gemma3"], tmp_path / "edited", **left_out))
+    assert (config.num_heads, config.vocab_size, config.whole_images) == (8, 262208, (True, True))

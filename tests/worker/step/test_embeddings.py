@@ -110,7 +110,7 @@ def test_values_stay_for_a_step_that_is_computed_again():
 
     def found(start: int, count: int) -> int:
         values = rows.of_step(np.array([0]), step(start, count))
-        return 0 if values is None else len(values[0])
+        return 0 if values is None else len(values.tokens)
 
     rows = EmbeddingRows(torch.float32, lambda digest: torch.ones(20, 4))
     rows.add_row(0, worker_pb2.NewRow(adapter=worker_pb2.RowAdapter(virtual_tokens=20)), [0] * 60, [])

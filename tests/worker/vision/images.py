@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import transformers
 from transformers import AutoModelForImageTextToText
 from transformers.image_transforms import normalize, rescale
 
@@ -24,8 +25,15 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "idefics3": ((32, 32),),
     "smolvlm": ((32, 32),),
     "internvl": ((28, 28),),
+    "qwen2_vl": ((16, 32), (48, 8), (24, 24)),
+    "qwen3_vl": ((16, 40), (8, 48), (8, 8)),
+    "qwen3_5": ((8, 24), (24, 24), (16, 8)),
+    "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
+    "gemma3": ((32, 32),),
 }
 """Of images, in pixels: height, width."""
+WHOLE = frozenset({"gemma3"})
+"""Families whose tokens of an image see one another."""
 
 
 def make_image(family: str, number: int = 0) -> Pixels:
@@ -82,21 +90,39 @@ class Judge:
             target[:, : each.shape[1], : each.shape[2]] = each
         if self.family in ("idefics3", "smolvlm"):
             return {"pixel_values": padded[None]}
+        if self.family.startswith("qwen"):
+            return self._patches(images)
         if self.family in ("pixtral", "mistral3"):
             sizes = torch.tensor([each.shape[1:] for each in values])
             return {"pixel_values": padded, "image_sizes": sizes}
         return {"pixel_values": padded}
 
+    def _patches(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        kind = getattr(transformers, self._images["image_processor_type"] + "Pil")
+        processor = kind.from_dict(self._images)
+        found = dict(processor(list(images), do_resize=False, return_tensors="pt"))
+        return found
+
+    def token_types(self, ids: list[int]) -> dict[str, torch.Tensor]:
+        """Returns which ids stand for images, for models that ask."""
+        are_images = torch.tensor([ids]) == self.placeholder
+        if self.family in WHOLE:
+            return {"token_type_ids": are_images.long()}
+        return {"mm_token_type_ids": are_images.int()} if self.family.startswith("qwen") else {}
+
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:
-        """[n, E] of one image."""
-        found = self.model.model.get_image_features(**self.inputs([image])).pooler_output
-        return torch.cat([each.reshape(-1, each.shape[-1]) for each in found])
+        """[n, D * E] of one image."""
+        found = self.model.model.get_image_features(**self.inputs([image]))
+        parts = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
+        return torch.cat([torch.cat([each.flatten(0, -2) for each in part]) for part in parts], 1)
 
     @torch.inference_mode()
     def logits(self, ids: list[int], images: Sequence[Pixels]) -> torch.Tensor:
         """[T, V]."""
-        logits: torch.Tensor = self.model(input_ids=torch.tensor([ids]), **self.inputs(images)).logits[0]
+        logits: torch.Tensor = self.model(
+            input_ids=torch.tensor([ids]), **self.inputs(images), **self.token_types(ids)
+        ).logits[0]
         return logits
 
     @torch.inference_mode()
@@ -105,6 +131,7 @@ class Judge:
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
             **self.inputs(images),
+            **self.token_types(ids),
             max_new_tokens=count,
             do_sample=False,
             eos_token_id=[],

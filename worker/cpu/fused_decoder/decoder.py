@@ -123,7 +123,7 @@ class FusedDecoder(LanguageModel):
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """The next step overwrites the result."""
-        if batch.adapters is not None and self.model.tensor.size > 1:
+        if batch.deeper is not None or (batch.adapters is not None and self.model.tensor.size > 1):
             return self._by_layers(batch, caches)
         tokens, logits = len(batch.token_ids), batch.num_logits
         few = tokens <= RecordingOps.FEW
@@ -139,8 +139,8 @@ class FusedDecoder(LanguageModel):
         return hidden
 
     def _by_layers(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """Adapters of layers whose inputs ranks divide read all of these: ranks exchange them in such steps
-        alone, which no program does."""
+        """Vectors are added behind layers in steps that compute images alone. Adapters of layers whose inputs
+        ranks divide read all of these: ranks exchange them in such steps alone. No program does either."""
         hidden = self._last.hidden = self.model.forward(batch, caches)
         self._last.few = None
         return hidden

@@ -16,6 +16,9 @@ all D. Other pairs and partial rotation are the same with the rows of query and 
 order (rotary_order), and with angles of 0 for what is not rotated: scores do not change when the values of
 queries and keys are permuted alike.
 
+Images of some models have positions of three axes, time, row and column, and each frequency turns with one of
+them (M-RoPE, worker.step.grid_positions). Tokens of text have one position on all three.
+
 The context of the dynamic kind and of longrope is the prompt or, for output tokens, what has been computed:
 as in transformers, and a function of (prompt, position) alone, so that neither chunking nor preemption
 changes the results.
@@ -82,6 +85,7 @@ class Rotary(Angles):
         rotated = config.rotary_dim
         self._exponents = torch.arange(0, rotated, 2, dtype=torch.float32, device=device) / rotated
         self._frequencies = _scaled_frequencies(config, config.theta**-self._exponents)  # [R / 2]
+        self._axes = torch.tensor(config.axes, dtype=torch.int64, device=device)  # [R / 2]; empty: one axis
         self._table = self._rotation_by(torch.empty(0, 0, device=device))
 
     def angles(self, batch: InputBatch) -> Rotation:
@@ -93,6 +97,9 @@ class Rotary(Angles):
                 self._dynamic_frequencies if self._config.kind == "dynamic" else self._long_frequencies
             )
             return self._rotation_by(positions[:, None].float() * frequencies(context))
+        if batch.grid_positions is not None and len(self._axes):
+            positions = batch.grid_positions.index_select(0, self._axes).t().contiguous()  # [T, R / 2]
+            return self._rotation_by(positions.float() * self._frequencies)
         if batch.max_context is not None and batch.max_context <= TABLE_POSITIONS:
             table = self._table_of(batch.max_context)
             return Rotation(table.cos, table.sin, positions, self.ops)

@@ -38,13 +38,14 @@ class Attention(Layer):
         sinks: torch.Tensor | None = None,
         chunked: bool = False,
         bidirectional: bool = False,
+        whole_media: bool = False,
     ) -> None:
         """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
         None: all. scale: default D ** -0.5. soft_cap, sinks: see Scoring; the sinks stay where they are.
-        chunked, bidirectional: see KVCacheSpec."""
+        chunked, bidirectional, whole_media: see KVCacheSpec."""
         super().__init__()
         self.num_heads = num_heads
-        self.spec = AttentionSpec(num_kv_heads, head_dim, window, chunked, bidirectional)
+        self.spec = AttentionSpec(num_kv_heads, head_dim, window, chunked, bidirectional, whole_media)
         self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap, sinks)
 
     def forward(

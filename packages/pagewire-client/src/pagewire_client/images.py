@@ -21,8 +21,8 @@ class Image:
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
-        """source: path of a PNG, JPEG, WebP or GIF file, which is read at once; its bytes; or a URI, of which
-        servers take `data:` alone. Raises OSError."""
+        """source: path of a PNG, JPEG, WebP or GIF file, which is read at once; its bytes; or a URI: `data:`,
+        or the URL of a host that the server fetches from (`--media-hosts`). Raises OSError."""
         if isinstance(source, str) and source.lower().startswith(_SCHEMES):
             self._media = prompt_pb2.Media(uri=source)
         elif isinstance(source, bytes):

@@ -179,6 +179,7 @@ class Generation:
     truncated_tokens: tokens of the prompt that truncate_to removed.
     parameters: with which the request runs, if requested.
     adapter_digest: of the adapter that answers; empty: the request names none.
+    media_digests: SHA-256 of each image that the server fetched from a URL, in order.
     prompt_logprobs: of the prompt's tokens from prompt_logprobs_start on, if requested; None for the first
     token of a prompt, which has none.
     """
@@ -193,6 +194,7 @@ class Generation:
     timings: Timings | None = None
     parameters: generation_pb2.EffectiveParameters | None = None
     adapter_digest: bytes = b""
+    media_digests: list[bytes] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[TokenLogprob | None] = dataclasses.field(default_factory=list)
     parser: Parser | None = dataclasses.field(default=None, repr=False, compare=False)
     """Makes objects of outputs, if the request had a schema."""
@@ -240,6 +242,7 @@ class Generation:
             self.request_id, self.model = response.request_id, response.model
             self.seed, self.prompt_tokens = response.seed, response.prompt.tokens
             self.adapter_digest = response.adapter.digest
+            self.media_digests = list(response.media_digests)
             self.truncated_tokens = response.prompt.truncated_tokens
             if response.HasField("parameters"):
                 self.parameters = response.parameters

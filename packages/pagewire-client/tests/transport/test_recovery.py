@@ -253,6 +253,17 @@ def test_a_continuation_keeps_its_adapter():
     assert request.continuation.adapter_digest == b"d" * 32
 
 
+def test_a_continuation_keeps_the_digests_of_what_was_fetched():
+    recovery, _ = make()
+    first = message(0, [1, 2], first=True)
+    first.media_digests.extend([b"m" * 32, b"n" * 32])
+    recovery.received(first)
+    recovery.received(message(0, [3]))
+    request, _ = recovery.attempt()
+    assert list(request.continuation.media_digests) == recovery.generation.media_digests
+    assert recovery.generation.media_digests == [b"m" * 32, b"n" * 32]
+
+
 def breaking(request, context):
     """Two messages of four, unless it is a continuation."""
     start = len(request.continuation.sequences[0].token_ids) if request.HasField("continuation") else 0

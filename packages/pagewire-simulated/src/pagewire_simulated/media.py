@@ -31,6 +31,8 @@ class SimulatedMedia(ValueByRow[Items]):
         self.num_encoded = 0
         """Vectors of the last plan that said what to encode."""
         self.failed: Collection[int] = ()
+        self.whole = False
+        """Whether a step computes an item whole, or its end."""
 
     def follow(self, plan: worker_pb2.StepPlan) -> None:
         """Forgets and encodes what a plan says. Raises PlanError."""
@@ -62,7 +64,7 @@ class SimulatedMedia(ValueByRow[Items]):
 
     def check(self, step: Step) -> None:
         """Raises PlanError where a step computes positions of an item that is not encoded, or that has
-        another number of vectors."""
+        another number of vectors, or cuts one that is seen whole."""
         if not self._by_row:
             return
         for row, start, count in zip(
@@ -73,6 +75,8 @@ class SimulatedMedia(ValueByRow[Items]):
                     require(digest in self.kept, f"row {row} computes positions of an item without vectors")
                     found, wanted = self.kept[digest], len(positions)
                     require(found == wanted, f"row {row} has {wanted} positions for {found} vectors")
+                    cut = self.whole and positions[-1] >= start + count
+                    require(not cut, f"row {row} computes a part of what is seen whole")
 
     def _vectors_of(self, item: engine_pb2.MediaItem) -> int:
         is_image = item.kind == engine_pb2.MEDIA_KIND_IMAGE and len(item.shape) == 3

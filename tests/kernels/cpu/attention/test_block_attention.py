@@ -12,7 +12,7 @@ from kernels.cpu.attention.block_attention import (
     scoring_record,
 )
 from kernels.ops.attention.store_kv import slot_rows
-from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.attention_cases import IMAGES, MIXED, Case
 from tests.kernels.block_plans import plan_blocks
 from tests.kernels.tolerances import assert_close
 
@@ -150,8 +150,10 @@ WHOLE = [(0, 1), (0, 2), (0, 9), (0, 16), (0, 17), (0, 300), (0, 512), (0, 513),
 
 
 @BOTH
-@pytest.mark.parametrize("window", [None, 1, 3, 40, 512, 600])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("window", "heads", "kv_heads"),
+    [(None, 6, 2), (1, 11, 1), (3, 2, 2), (40, 6, 2), (512, 11, 1), (600, 2, 2)],
+)
 def test_bidirectional(heads: int, kv_heads: int, window: int | None, dtype: torch.dtype):
     """As dense attention; the same bits for a row alone and among others."""
     case = BlockCase(WHOLE, heads, kv_heads, dtype=dtype)
@@ -282,3 +284,32 @@ def test_nan_stays_in_its_row(dtype: torch.dtype):
 )
 def test_sizes_that_do_not_fit(dtype: torch.dtype, block_size: int, head_dim: int):
     assert block_kernels(dtype, block_size, head_dim, 1) is None
+
+
+@BOTH
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 1), (6, 2)])
+@pytest.mark.parametrize("window", [None, 3, 100])
+def test_images_that_are_seen_whole(window: int | None, heads: int, kv_heads: int, dtype: torch.dtype):
+    """Beside text, at the end of a row too, in rows that are split among threads, and beyond windows. A row
+    has the same bits alone, and where its first tokens were computed before."""
+    case = BlockCase(IMAGES, heads, kv_heads, dtype=dtype)
+    lasts, team = case.last_seen(), case.kernels.team
+    before = team.threads
+    team.set_threads(2)
+    plan = case.block_plan(slice(None), window)
+    assert len(plan.partials)
+    found = case.attend(case.query, plan.with_last_seen(lasts))
+    assert_close(found, case.exact(window, lasts=lasts), *TOLERANCES[dtype])
+    text = case.last_seen(ends_in_one=False)
+    assert not torch.equal(case.attend(case.query, plan.with_last_seen(text)), found)
+    own = np.concatenate(
+        [np.arange(start, start + count) for start, count in zip(case.starts, case.counts, strict=True)]
+    )
+    assert torch.equal(case.attend(case.query, plan.with_last_seen(own)), case.attend(case.query, plan))
+    team.set_threads(before)
+    ends = case.counts.cumsum()
+    for row, (end, count) in enumerate(zip(ends, case.counts, strict=True)):
+        for skip in {0, min(3, count - 1), count - 1}:
+            tokens = slice(end - count + skip, end)
+            alone = case.block_plan(slice(row, row + 1), window, skip).with_last_seen(lasts[tokens].copy())
+            assert torch.equal(case.attend(case.query[tokens], alone), found[tokens])

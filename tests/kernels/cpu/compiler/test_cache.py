@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,12 +47,48 @@ def test_the_second_process_finds_the_code_of_the_first(filled: Path):
     assert multiply(filled) == (["36.0", "0"], "")
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "linked", "pipe"])
-def test_a_damaged_file_is_compiled_again(filled: Path, tmp_path: Path, damage: str):
-    """What a full disk or a crash leaves behind is not executed, and the log names the file."""
+def flip(content: bytes) -> bytes:
+    """Returns it with another bit in the middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes((content[middle] ^ 1,)) + content[middle + 1 :]
+
+
+def test_what_is_damaged_is_not_executed(filled: Path, tmp_path: Path):
+    """By a process; the next one finds it as it was."""
     shutil.copytree(filled / "pagewire", tmp_path / "pagewire")
     (folder,) = (tmp_path / "pagewire").iterdir()
     file = max(folder.glob("*.o"), key=lambda each: each.stat().st_size)
+    content = file.read_bytes()
+    file.write_bytes(flip(content))
+    printed, log = multiply(tmp_path)
+    assert printed == ["36.0", "1"] and str(file) in log and "compiled again" in log
+    assert multiply(tmp_path) == (["36.0", "0"], "")
+    assert file.read_bytes()[32:] == content[32:]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "linked", "pipe"])
+def test_a_damaged_file_is_compiled_again(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What a full disk or a crash leaves behind is not loaded, and the log names the file."""
+    from kernels.cpu.compiler import cache as compiler
+
+    machine_code, folder = bytes(range(200)), tmp_path / "kernels"
+    folder.mkdir(mode=0o700)
+    compiled, loaded = list[str](), list[bytes]()
+    linker = SimpleNamespace(load=lambda code, name: loaded.append(code))
+    monkeypatch.setattr(compiler, "cache_folder", lambda: folder)
+    monkeypatch.setattr(compiler, "is_cached", lambda: True)
+    monkeypatch.setattr(compiler, "current_linker", lambda: linker)
+    monkeypatch.setattr(compiler, "lower", lambda kernel, name: compiled.append(name))
+    monkeypatch.setattr(compiler, "assemble", lambda code: machine_code)
+
+    def kernel() -> None:
+        """Is never called."""
+
+    kernel.__module__ = "kernels.cpu.matmul"
+    compiler._address(kernel, "one")
+    file = folder / "one.o"
     content = file.read_bytes()
     file.unlink()
     if damage == "linked":
@@ -60,13 +97,13 @@ def test_a_damaged_file_is_compiled_again(filled: Path, tmp_path: Path, damage: 
     elif damage == "pipe":
         os.mkfifo(file)
     else:
-        middle = len(content) // 2
-        flipped = content[:middle] + bytes((content[middle] ^ 1,)) + content[middle + 1 :]
-        file.write_bytes({"empty": b"", "cut": content[:middle], "flipped": flipped}[damage])
-    printed, log = multiply(tmp_path)
-    assert printed == ["36.0", "1"] and str(file) in log and "compiled again" in log
-    assert multiply(tmp_path) == (["36.0", "0"], "")
-    assert file.read_bytes()[32:] == content[32:]
+        file.write_bytes({"empty": b"", "cut": content[:116], "flipped": flip(content)}[damage])
+    with caplog.at_level(logging.WARNING):
+        compiler._address(kernel, "one")
+    assert len(compiled) == 2 and str(file) in caplog.text and "compiled again" in caplog.text
+    compiler._address(kernel, "one")
+    assert len(compiled) == 2 and loaded == [machine_code] * 3
+    assert file.read_bytes() == content and not file.is_symlink()
 
 
 def test_two_processes_at_once_compile_a_kernel_once(tmp_path: Path):

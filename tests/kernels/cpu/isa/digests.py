@@ -86,14 +86,33 @@ def row_operations() -> None:
         tell("silu " + name, rows.gated_activation(gate_up, "silu"))
 
 
+ROWS = (
+    np.array([600, 17, 0, 100]),
+    np.array([1, 1, 37, 5]),
+    np.arange(256).reshape(4, 64) % 70,
+)
+"""Their first positions, how many tokens they have, and their blocks."""
+
+
+def attention_of_8_bits() -> None:
+    """Over keys and values of 8 bits."""
+    from kernels.cpu.attention.block_attention import block_attention, block_kernels
+    from tests.kernels.block_plans import plan_blocks
+
+    codes = random(2, 70, 2, 16, 72).to(torch.float8_e4m3fn)
+    for dtype in (torch.bfloat16, torch.float32):
+        plan = plan_blocks(block_kernels(dtype, 16, 72, 4, True), *ROWS, None, 72, 2)
+        query = random(44, 8, 72, dtype=dtype)
+        tell("attention of e4m3", block_attention(query, codes[0], codes[1], plan, 0.125))
+
+
 def attention() -> None:
     """Over keys and values, and over latents."""
     from kernels.cpu.attention.block_attention import block_attention, block_kernels
     from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels
     from tests.kernels.block_plans import plan_blocks
 
-    starts, counts = np.array([600, 17, 0, 100]), np.array([1, 1, 37, 5])
-    tables = np.arange(256).reshape(4, 64) % 70
+    starts, counts, tables = ROWS
     for dtype, group in [
         (torch.bfloat16, 1),
         (torch.bfloat16, 7),
@@ -106,12 +125,6 @@ def attention() -> None:
         plan = plan_blocks(latent_kernels(dtype, 16, 80, group), starts, counts, tables, None, 80, 1)
         latents = random(70, 1, 16, 80, dtype=dtype)
         tell("latents", latent_attention(random(44, group, 80, dtype=dtype), latents, plan, 0.125, 72))
-    codes = random(2, 70, 2, 16, 72).to(torch.float8_e4m3fn)
-    for dtype in (torch.bfloat16, torch.float32):
-        kernels = block_kernels(dtype, 16, 72, 4, True)
-        plan = plan_blocks(kernels, starts, counts, tables, None, 72, 2)
-        query = random(44, 8, 72, dtype=dtype)
-        tell("attention of e4m3", block_attention(query, codes[0], codes[1], plan, 0.125))
     for group in (3, 4):
         keys, values = random(70, 2, 16, 64), random(70, 2, 16, 64)
         plan = plan_blocks(block_kernels(torch.bfloat16, 16, 64, group), starts, counts, tables, None, 64, 2)
@@ -123,6 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="digests of what kernels compute")
     parser.add_argument("set", choices=[one.name for one in SETS])
     parser.add_argument("--emulate", action="store_true", help="on an emulated aarch64 processor")
+    parser.add_argument("--unpacking", action="store_true", help="only what multiplies or unpacks integers")
     options = parser.parse_args()
     if options.emulate:
         from tests.kernels.cpu.emulation.linker import EmulatorLinker
@@ -133,8 +147,10 @@ def main() -> None:
     else:
         select(options.set)
     products()
-    row_operations()
-    attention()
+    attention_of_8_bits()
+    if not options.unpacking:
+        row_operations()
+        attention()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from kernels.ops.attention import gather_plan as module
 from kernels.ops.attention.gather_plan import plan_attention
 from kernels.ops.attention.paged_attention import paged_attention
-from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.attention_cases import IMAGES, MIXED, Case
 from tests.kernels.references.attention import paged_attention_reference
 from tests.kernels.tolerances import TOLERANCES, assert_close
 
@@ -45,6 +45,17 @@ def test_bidirectional(window: int | None, each_alone: bool):
     case.shape = replace(case.shape, each_alone=each_alone)
     exact = case.exact(window, bidirectional=True)
     assert_close(case.run(window, bidirectional=True), exact, 5e-6, 5e-6)
+
+
+@pytest.mark.parametrize("each_alone", [False, True])
+@pytest.mark.parametrize("window", [None, 3, 100])
+def test_images_that_are_seen_whole(window: int | None, each_alone: bool):
+    case = Case(IMAGES, torch.float32)
+    case.shape = replace(case.shape, each_alone=each_alone)
+    lasts = case.last_seen()
+    plan = case.plan(window, lasts=lasts)
+    found = paged_attention(case.query, case.key_cache, case.value_cache, plan, case.scale)
+    assert_close(found, case.exact(window, lasts=lasts), 5e-6, 5e-6)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(1, 1, 1), (4, 4, 8), (8, 1, 64), (6, 3, 80)])

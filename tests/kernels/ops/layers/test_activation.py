@@ -43,8 +43,7 @@ def test_shapes(rows: int, width: int, name: str, dtype: torch.dtype):
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "width"), [(9, 37), (2, 33), (40, 1000)])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rows", "width", "threads"), [(9, 37, 1), (2, 33, 1), (40, 1000, 2)])
 def test_rows_are_independent(rows: int, width: int, threads: int, name: str, dtype: torch.dtype):
     """Also where torch's vectors end within a row, and where its threads' shares do."""
     torch.set_num_threads(threads)

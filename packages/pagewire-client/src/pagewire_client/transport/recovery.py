@@ -88,6 +88,7 @@ class Recovery:
         request.ClearField("continuation")
         if self.generation.adapter_digest:
             request.continuation.adapter_digest = self.generation.adapter_digest
+        request.continuation.media_digests.extend(self.generation.media_digests)
         for output in self.generation.outputs:
             request.continuation.sequences.add(index=output.index, token_ids=output.token_ids)
         if request.stopping.HasField("time_limit"):

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from smg_grpc_proto import vllm_engine_pb2
+from smg_grpc_proto.generated import common_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.streams.stream import Stream
-from pagewire.v1 import generation_pb2
+from pagewire.limits import MAX_MEDIA
+from pagewire.v1 import generation_pb2, prompt_pb2
 
 NAMES = {
     "inputs[0].token_ids.ids": "tokenized.input_ids",
@@ -21,6 +23,8 @@ NAMES = {
     "output.logprobs": "sampling_params.logprobs",
     "output.prompt_logprobs": "sampling_params.prompt_logprobs",
     "routing.data_parallel_rank": "data_parallel_rank",
+    "prompt.media": "media_refs.items",
+    **{f"prompt.media[{place}].uri": f"media_refs.items[{place}].url" for place in range(MAX_MEDIA)},
     "structured_output": "sampling_params",
     "sampling": "sampling_params",
     "stopping": "sampling_params",
@@ -31,7 +35,6 @@ _NOT_HERE = (
     "kv_transfer_params_json",
     "mm_inputs",
     "extra_mm_inputs",
-    "media_refs",
 )
 _FINISH_REASONS = {
     generation_pb2.FINISH_REASON_EOS: "stop",
@@ -53,6 +56,8 @@ def read_request(request: Any) -> generation_pb2.GenerateRequest:
         asked.prompt.text = request.text
     else:
         raise InvalidRequest({"input": "is required"})
+    if "media_refs" in given:
+        _read_media(request, asked.prompt)
     if request.HasField("data_parallel_rank"):
         asked.routing.data_parallel_rank = _unsigned("data_parallel_rank", request.data_parallel_rank)
     asked.output.text = False
@@ -71,6 +76,16 @@ def read_request(request: Any) -> generation_pb2.GenerateRequest:
             "sampling_params.truncate_prompt_tokens", params.truncate_prompt_tokens
         )
     return asked
+
+
+def _read_media(request: Any, prompt: prompt_pb2.Prompt) -> None:
+    """Adds images by URI, for the placeholders of token ids. Raises InvalidRequest and Unsupported."""
+    if not request.HasField("tokenized"):
+        raise InvalidRequest({"media_refs": "is of prompts that are tokenized"})
+    for place, item in enumerate(request.media_refs.items):
+        if item.modality not in (common_pb2.MODALITY_UNSPECIFIED, common_pb2.IMAGE):
+            raise Unsupported({f"media_refs.items[{place}].modality": "is not served: only images are"})
+        prompt.media.add(uri=item.url)
 
 
 def _unsigned(path: str, value: int) -> int:

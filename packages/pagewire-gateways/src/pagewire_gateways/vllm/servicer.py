@@ -7,6 +7,7 @@ absent one means the neutral value, not the model's, which GetModelInfo tells th
 
 import json
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
 from pagewire import __version__
+from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import admin_pb2, generation_pb2, pooling_pb2
 from pagewire_gateways.vllm.kv_events import KvEventWriter
@@ -115,7 +117,16 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
             model_dtype=facts.model.dtype,
             max_num_seqs=facts.max_num_seqs * max(len(self._engine.cores), 1),
             constrained_decoding_start="first_token",
+            **self._media_facts(facts.model.media_kinds),
         )
+
+    def _media_facts(self, media_kinds: Collection[int]) -> dict[str, str]:
+        """Returns what says that `media_refs` are taken, and which. media_kinds: of the engine."""
+        if MEDIA_KIND_IMAGE not in media_kinds or self._model.images.reader is None:
+            return {}
+        hosts = self._parts.config.media_hosts
+        fetched = {"http" if entry.lower().startswith("http://") else "https" for entry in hosts}
+        return {"mm_processor": "inprocess", "mm_media_ref_schemes": ",".join(["data", *sorted(fetched)])}
 
     @guarded
     async def GetLoads(self, request: Any, context: Context) -> Any:

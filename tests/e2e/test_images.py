@@ -47,23 +47,22 @@ def prompt_ids(service: Service, numbers: tuple[int, ...]) -> list[int]:
         return list(GenerationServiceStub(channel).GenerateUnary(request).prompt.token_ids)
 
 
+def reference(folder: Path, family: str) -> Any:
+    """The model of transformers."""
+    made = getattr(transformers, f"{FAMILIES[family]['class']}ForConditionalGeneration")
+    return made.from_pretrained(folder, dtype=torch.float32)
+
+
 @torch.inference_mode()
-def expected(folder: Path, family: str, prompt: list[int], numbers: tuple[int, ...]) -> list[int]:
+def expected(model: Any, folder: Path, family: str, prompt: list[int], numbers: tuple[int, ...]) -> list[int]:
     """What transformers continues a prompt with."""
     made = FAMILIES[family]
-    model = getattr(transformers, f"{made['class']}ForConditionalGeneration").from_pretrained(
-        folder, dtype=torch.float32
-    )
     pixels: dict[str, Any] = {}
     if numbers:
         processor = getattr(transformers, f"{made['images']['image_processor_type']}Pil")
         images: list[Any] = [PICTURES[number].convert("RGB") for number in numbers]
-        is_nested = family in ("idefics3", "smolvlm")
-        options = (
-            {"patch_size": 16} if family == "mistral3" else {}
-        )  # as its processor has it: of merged patches
         read = processor.from_pretrained(folder)
-        pixels = dict(read([images] if is_nested else images, return_tensors="pt", **options))
+        pixels = dict(read([images] if family == "idefics3" else images, return_tensors="pt"))
         pixels.pop("num_patches", None)
     ids = torch.tensor([prompt])
     if "image_grid_thw" in pixels:
@@ -78,23 +77,26 @@ def expected(folder: Path, family: str, prompt: list[int], numbers: tuple[int, .
 
 
 CHUNKS = {"max_num_batched_tokens": 16, "block_size": 8}
-LIKE_QWEN3 = ("qwen2_vl", "qwen2_5_vl", "qwen3_5")
-"""Families of which another one shows what only a service can."""
 FEWER_ROWS = CHUNKS | {"max_num_seqs": 8}
 """Beside which an image that is seen whole has room in a step."""
 ONE_BY_ONE = {"max_num_encoder_tokens": 4}
+MODES: dict[str, tuple[dict[str, int], ...]] = {
+    "llava": ({}, CHUNKS, ONE_BY_ONE),
+    "pixtral": (CHUNKS,),
+    "idefics3": (CHUNKS,),
+    "qwen3_vl": (CHUNKS,),
+    "gemma3": (FEWER_ROWS,),
+}
+"""Families that differ in what a service does; the other ones are like one of them."""
 
 
 @pytest.mark.parametrize(
     ("family", "modes"),
-    [
-        (family, {"llava": ({}, CHUNKS, ONE_BY_ONE), "gemma3": (FEWER_ROWS,)}.get(family, (CHUNKS,)))
-        for family in FAMILIES
-        if family not in LIKE_QWEN3
-    ],
+    MODES.items(),
 )
 def test_transformers_tokens(tmp_path: Path, family: str, modes: tuple[dict[str, int], ...]) -> None:
-    """Also in chunks that cut images, and where the encoder takes them one by one."""
+    """Also in chunks that cut images, and where the encoder takes them one by one. tests/worker/vision and
+    tests/frontend/media have all families."""
     folder = make_vision_model(tmp_path, family)
     found: list[list[list[int]]] = []
     for flags in modes:
@@ -104,8 +106,9 @@ def test_transformers_tokens(tmp_path: Path, family: str, modes: tuple[dict[str,
             prompts = [prompt_ids(service, numbers) for numbers in SETS]
         found.append([result.outputs[0].token_ids for result in results])
     assert all(each == found[0] for each in found)
+    model = reference(folder, family)
     for numbers, prompt, result, tokens in zip(SETS, prompts, results, found[0], strict=True):
-        assert expected(folder, family, prompt, numbers) == tokens
+        assert expected(model, folder, family, prompt, numbers) == tokens
         assert result.usage.prompt_tokens == len(prompt)
         assert bool(result.usage.image_tokens) == bool(numbers)
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 import shutil
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from PIL import Image
 
 from console_fakes import MARKUP, RunConsole, Shown, request_info
 from frontend.auth.tokens import digest_of, entry_line
 from tests.frontend.fakes import Output, encode, say
+from tests.frontend.media.pictures import file_of
 from tests.patience import PATIENCE_S, soon, until
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -57,6 +60,19 @@ SPIKE = """async () => {
 PLACES = """() => ["#requests", "#log", "#chat", "#load"].map(
     (selector) => document.querySelector(selector).getBoundingClientRect().top)"""
 STYLE = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
+PICTURE = f"data:image/png;base64,{b64encode(file_of(Image.new('RGB', (3, 2), 'red'))).decode()}"
+DROP = """uri => {
+    const bytes = Uint8Array.from(atob(uri.split(",")[1]), (each) => each.charCodeAt(0));
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([bytes], "a.png", { type: "image/png" }));
+    document.querySelector("#ask").dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+}"""
+"""Drops the file of a data URI on the form."""
+RED = """selector => {
+    const canvas = document.querySelector(selector);
+    return [canvas.width, canvas.height, canvas.getContext("2d").getImageData(0, 0, 1, 1).data[0]];
+}"""
+"""Width and height of a drawn picture, and how red it is."""
 HIDE = """isHidden => {
     Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
@@ -165,6 +181,31 @@ async def test_tokens_have_probabilities(open_page: OpenPage, shown: Shown):
         await expect(detail).to_contain_text(re.compile(r'"c" \d+(\.\d)? % instead of ".*" \d+'))
         await page.keyboard.press("ArrowLeft")
         await detail.get_by_text("token 2").wait_for()
+
+
+async def test_a_picture_is_shown_and_sent(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        sent: list[Any] = []
+
+        async def answer(route: Any) -> None:
+            sent.append(route.request.post_data_json["messages"])
+            await route.fulfill(content_type="text/event-stream", body="data: [DONE]\n\n")
+
+        await page.route("**/v1/chat/completions", answer)
+        await page.evaluate(DROP, PICTURE)
+        await page.evaluate(DROP, PICTURE)
+        waiting = page.locator("#pictures canvas")
+        await expect(waiting).to_have_count(2)
+        assert await page.evaluate(RED, "#pictures canvas") == [3, 2, 255]
+        await page.get_by_label("Remove picture").first.click()
+        await expect(waiting).to_have_count(1)
+        await ask(page, "What is this?")
+        assert await page.evaluate(RED, ".message.user canvas") == [3, 2, 255]
+        await expect(waiting).to_have_count(0)
+        await until(lambda: sent)
+        (message,) = sent[0]
+        part = {"type": "image_url", "image_url": {"url": PICTURE}}
+        assert message["content"] == [part, {"type": "text", "text": "What is this?"}]
 
 
 async def test_an_empty_chat_offers_questions(open_page: OpenPage, shown: Shown):

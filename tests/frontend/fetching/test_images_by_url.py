@@ -21,6 +21,7 @@ from pagewire.v1 import generation_pb2, model_pb2, tokenizer_pb2
 from tests.frontend.fakes import Output, Service, details_of, run_service, say
 from tests.frontend.fetching.servers import Pictures, answer, serving
 from tests.frontend.media.pictures import file_of, picture
+from tests.patience import soon
 from tests.vision_models import make_vision_model
 
 SEES = {"engine_options": {"media_kinds": [engine_pb2.MEDIA_KIND_IMAGE]}}
@@ -190,3 +191,19 @@ async def test_a_process_of_its_own_fetches(
         with pytest.raises(ServiceError, match="answers 404"):
             job = reader_pb2.FetchMedia(uris=[f"{hosts[0]}/gone"], paths=["prompt.media[0].uri"])
             await media._processes.ask(reader_pb2.ReadRequest(media=job), "prompt.media[0].uri")
+
+
+async def test_another_core_gets_the_same_media_without_a_fetch(folder: Path, server: Pictures) -> None:
+    async with serves(folder, server) as (service, base):
+        call = asyncio.create_task(service.generate(prompt=prompt(f"{base}/png")))
+        first = await soon(service.engine.requests.get())
+        await service.engine.stop()
+        while service.frontend.state.serves:
+            await service.frontend.state.changed()
+        service.engine.epoch += 1
+        await service.engine.start()
+        again = await soon(service.engine.requests.get())
+        assert again.again and list(again.media) == list(first.media) and again.media
+        await service.engine.output(again.handle, Output([5], MAX_TOKENS))
+        await call
+        assert server.num_connections == 1

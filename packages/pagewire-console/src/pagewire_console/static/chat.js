@@ -2,6 +2,7 @@
 
 import { events } from "./connection.js";
 import { byId, count, duration, el, percent, setText } from "./dom.js";
+import { Pictures } from "./images.js";
 
 const KNOBS = [
   ["temperature", "Temperature", 0.1, 0],
@@ -26,6 +27,7 @@ export class Chat {
     this.history = [];
     this.current = null;
     this.inputs = new Map();
+    this.pictures = new Pictures();
     this.numCandidates = Math.min(CANDIDATES, about.max_logprobs);
     for (const [name, label, step, min] of KNOBS) this.#addKnob(name, label, step, min, about);
     this.stopInput = el("input", { type: "text", spellcheck: "false", autocomplete: "off" });
@@ -66,6 +68,7 @@ export class Chat {
   clear() {
     this.stop();
     this.history = [];
+    this.pictures.takeAll();
     this.#offer();
     setText(byId("token-detail"), "");
     byId("prompt").focus();
@@ -74,12 +77,13 @@ export class Chat {
   /** Sends what is in the form. */
   async send() {
     const text = byId("prompt").value;
-    if (this.current || !text.trim()) return;
+    if (this.current || !(text.trim() || this.pictures.waiting.length)) return;
     byId("prompt").value = "";
+    const pictures = this.pictures.takeAll();
     byId("messages").querySelector(".offers")?.remove();
     const messages = this.history; // a new conversation may begin while this one is answered
-    messages.push({ role: "user", content: text });
-    addMessage("user", text);
+    messages.push({ role: "user", content: pictures.length ? parts(pictures, text) : text });
+    addMessage("user", text).body.before(...pictures.map((each) => each.view));
     const answer = new Answer();
     const id = `console-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
     this.#setCurrent({ id, abort: new AbortController() });
@@ -149,6 +153,12 @@ export class Chat {
     this.inputs.set(name, input);
     byId("sampling").append(el("label", {}, label, input));
   }
+}
+
+/** Returns the parts of a message with pictures, which come before its text. */
+function parts(pictures, text) {
+  const found = pictures.map(({ uri: url }) => ({ type: "image_url", image_url: { url } }));
+  return text.trim() ? [...found, { type: "text", text }] : found;
 }
 
 function addMessage(role, text) {

@@ -105,7 +105,7 @@ WITHOUT_EFFECT_OF_A_VALUE = {
 """The same, of flags that take a value."""
 
 _LORA = "--lora NAME=FOLDER, or --lora-folder FOLDER, whose subfolders requests may name"
-_IMAGES = "no flag: images are not supported yet"
+_IMAGES = "no flag: up to 16 images in a prompt, with the settings of the checkpoint"
 _ONE_WORKER = "no flag: a model runs in one worker"
 _ONE_DEVICE = "no flag: a model runs on one device, the first of CUDA_VISIBLE_DEVICES"
 _CORS = "a reverse proxy that adds CORS headers"
@@ -128,6 +128,7 @@ COUNTERPARTS = {
     "--convert": _EMBEDDINGS,
     "--pooler-config": _EMBEDDINGS,
     **dict.fromkeys(("--enable-lora", "--lora-modules", "--max-lora-rank"), _LORA),
+    "--allowed-media-domains": "--media-hosts NAME, once for each",
     "--limit-mm-per-prompt": _IMAGES,
     "--mm-processor-kwargs": _IMAGES,
     "--enable-expert-parallel": "no flag: --tensor-parallel-size gives each rank whole experts",

@@ -87,14 +87,15 @@ class PromptProcesses:
         path: str,
         tenant: str | None = None,
         weight: int = 1,
-        patience: float = WALL_LIMIT,
+        patience: float | None = None,
     ) -> tuple[reader_pb2.ReadResponse, Packed]:
         """Returns one response, and what follows it. When the client leaves, the process still finishes the
         job; a client that leaves before its turn starts none. path: of the field that is read. tenant: whose
-        turn it takes. weight: bytes of text that take as long. patience: seconds from its turn on. Raises
-        ServiceError, naming the path of a deadly job."""
+        turn it takes. weight: bytes of text that take as long. patience: seconds from its turn on; None:
+        WALL_LIMIT. Raises ServiceError, naming the path of a deadly job."""
+        limit = WALL_LIMIT if patience is None else patience
         answer, media = await self._jobs.run(
-            lambda: asyncio.create_task(self._run(request, path, patience), name="reader"), tenant, weight
+            lambda: asyncio.create_task(self._run(request, path, limit), name="reader"), tenant, weight
         )
         if answer.HasField("error"):
             raise _service_error(answer.error)

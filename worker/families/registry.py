@@ -124,8 +124,10 @@ def read_model_config(
     from files that do not say what pixels become."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
-    is_text = architecture in DECODERS and (stages > 1 or not has_pixel_fields(folder))
-    if architecture in SEEING and not is_text:
+    sees = architecture in SEEING
+    if sees and architecture in DECODERS:
+        sees = stages == 1 and has_pixel_fields(folder)
+    if sees:
         return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     family = DECODERS[architecture]

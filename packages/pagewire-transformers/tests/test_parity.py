@@ -36,7 +36,7 @@ def test_logits_and_tokens(prefix: str, tmp_path: Path):
     assert_equal(driver, inputs, expected)
     driver.budget = 13
     assert_equal(driver, inputs, expected)
-    assert_equal(driver, inputs, expected, delivered=2)
+    assert_equal(driver, inputs, expected, delivered=[2] * len(inputs))
 
 
 @pytest.mark.parametrize("prefix", REFUSED)

@@ -167,8 +167,18 @@ class MediaChanged(ServiceError):
     reason = "MEDIA_CHANGED"
     text = (
         "continuation.media_digests: a URL of the prompt has another file now, with which the output would"
-        " differ; begin again, or send files"
+        " differ, or no URL at all; begin again"
     )
+
+
+class MediaUnavailable(ServiceError):
+    """The server of a URL does not give its file now."""
+
+    code = code_pb2.UNAVAILABLE
+    reason = "MEDIA_UNAVAILABLE"
+
+    def __init__(self, violations: Mapping[str, str]) -> None:
+        super().__init__(_sentences(violations), violations=violations)
 
 
 class AdaptersDiffer(ServiceError):

@@ -28,21 +28,20 @@ async def tokenized(
     )
     await parts.large_messages.run(check, size, caller)
 
+    if any(map(has_urls, request.prompts)):
+        request, asked = tokenizer_pb2.TokenizeRequest(), request
+        request.CopyFrom(asked)
+        await parts.prompts.put_files(_named(request), caller.tenant)
+        size = request.ByteSize()
     read = partial(
         parts.prompts.read, vocab_size=parts.vocab_size, offsets=request.offsets, tenant=caller.tenant
     )
-
-    async def read_one(prompt: prompt_pb2.Prompt, path: str) -> TokenizedPrompt:
-        if not has_urls(prompt):
-            return await read(prompt, path)
-        fetched = prompt_pb2.Prompt()
-        fetched.CopyFrom(prompt)
-        await parts.prompts.put_files(fetched, path, caller.tenant)
-        with parts.limits.reading(fetched.ByteSize(), caller):
-            return await read(fetched, path)
-
     with parts.limits.reading(size, caller):
-        yield [await read_one(each, f"prompts[{place}]") for place, each in enumerate(request.prompts)]
+        yield [await read(prompt, path) for path, prompt in _named(request)]
+
+
+def _named(request: tokenizer_pb2.TokenizeRequest) -> list[tuple[str, prompt_pb2.Prompt]]:
+    return [(f"prompts[{place}]", prompt) for place, prompt in enumerate(request.prompts)]
 
 
 async def detokenized(

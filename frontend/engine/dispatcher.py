@@ -42,7 +42,10 @@ from pagewire.logs import traceback_of
 
 log = logging.getLogger(__name__)
 
-MAX_REFUSALS = {"DEADLINE_UNREACHABLE": 2, "QUEUE_FULL": 2, "WAIT_TOO_LONG": 2, "ADAPTER_CHANGED": inf}
+MAX_REFUSALS = dict.fromkeys(
+    ("DEADLINE_UNREACHABLE", "MEDIA_MEMORY_FULL", "QUEUE_FULL", "WAIT_TOO_LONG"), 2.0
+)
+MAX_REFUSALS["ADAPTER_CHANGED"] = inf
 """Reasons to refuse a request that may not hold at another core, each with how many cores may refuse it
 before its client is told. Where the files of an adapter have changed, another core may still hold it."""
 ADAPTER_MARGIN = 0.25

@@ -4,9 +4,10 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 _UNICAST = IPv6Network("2000::/3")
 """All of IPv6 that is assigned to hosts of the public internet."""
-_SPECIAL_4 = tuple(map(IPv4Network, ("192.0.0.0/24", "192.88.99.0/24")))
+_SPECIAL_4 = tuple(map(IPv4Network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
 _SPECIAL_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
-"""Blocks for protocols and documentation, which not every version of `ipaddress` calls private."""
+"""Blocks for protocols and documentation, which not every version of `ipaddress` calls private; and where
+machines of Azure reach their host."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 """The last 32 bits are an IPv4 address (RFC 6052)."""
 

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from frontend.errors import InvalidRequest
+from frontend.errors import InvalidRequest, MediaUnavailable
 from frontend.fetching.addresses import is_public
 from frontend.fetching.urls import REFUSED, MediaHosts, NotFetched, Url
 from pagewire import __version__
@@ -30,7 +30,10 @@ MAX_REDIRECTS = 3
 TOO_LONG = f"cannot be fetched: its server takes more than {TIME_LIMIT:g} s"
 TOO_LARGE = f"cannot be fetched: the media of a prompt have more than {MAX_FETCHED_BYTES} bytes in all"
 BROKEN = "cannot be fetched: its server cannot be reached, breaks the connection, or speaks no HTTP"
+REDIRECTED = "cannot be fetched: its server redirects to what is not fetched"
 _REDIRECTS = (301, 302, 303, 307, 308)
+_PASSING = (408, 425, 429, *range(500, 600))
+"""Statuses of a file that may be there later."""
 _HEADERS = {
     "User-Agent": f"pagewire/{__version__}",
     "Accept": "image/png, image/jpeg, image/webp, image/gif",
@@ -49,6 +52,10 @@ def resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+class NotNow(NotFetched):
+    """Why a file cannot be fetched now: what its server does, and may cease to do."""
+
+
 class Fetcher:
     """Fetches from the hosts of --media-hosts."""
 
@@ -64,11 +71,14 @@ class Fetcher:
         return ssl.create_default_context()
 
     def fetch_all(self, named: Sequence[tuple[str, str]]) -> list[bytes]:
-        """Returns the files of URLs, each with the path of its field. Raises InvalidRequest."""
+        """Returns the files of URLs, each with the path of its field. Raises InvalidRequest and
+        MediaUnavailable."""
         deadline, files, left = monotonic() + TIME_LIMIT, list[bytes](), MAX_FETCHED_BYTES
         for path, uri in named:
             try:
                 files.append(self.fetch(uri, deadline, left))
+            except NotNow as error:
+                raise MediaUnavailable({path: str(error)}) from error
             except NotFetched as error:
                 raise InvalidRequest({path: str(error)}) from error
             left -= len(files[-1])
@@ -76,34 +86,46 @@ class Fetcher:
 
     def fetch(self, uri: str, deadline: float, most: int) -> bytes:
         """Returns a file of at most `most` bytes. deadline: of monotonic(). Raises NotFetched."""
-        for _ in range(MAX_REDIRECTS + 1):
-            url = self._hosts.read(uri)
+        for number in range(MAX_REDIRECTS + 1):
             try:
-                with closing(self._connect(url, deadline)) as connected:
+                url, addresses = self._judged(uri)
+            except NotFetched:
+                if not number:
+                    raise
+                raise NotFetched(REDIRECTED) from None  # not the fault of the URL that the client knows
+            try:
+                with closing(self._connect(url, addresses, deadline)) as connected:
                     response = _answer(_Connection(connected, deadline), url)
                     if response.status not in _REDIRECTS:
                         return _body(response, most)
-                    uri = urljoin(str(url), response.getheader("Location", ""))
+                    if not (location := response.getheader("Location", "")):
+                        raise NotFetched(REDIRECTED)
+                    uri = urljoin(str(url), location)
             except NotFetched:
                 raise
             except TimeoutError:
-                raise NotFetched(TOO_LONG) from None
+                raise NotNow(TOO_LONG) from None
             except ssl.SSLCertVerificationError:
                 raise NotFetched(
                     "cannot be fetched: its server has no valid certificate for the name"
                 ) from None
             except (OSError, HTTPException, ValueError):
-                raise NotFetched(BROKEN) from None
+                raise NotNow(BROKEN) from None
         raise NotFetched(f"cannot be fetched: it is redirected more than {MAX_REDIRECTS} times")
 
-    def _connect(self, url: Url, deadline: float) -> socket.socket:
-        """Connects to the first of a host's addresses that accepts it. Raises NotFetched and OSError."""
+    def _judged(self, uri: str) -> tuple[Url, Sequence[str]]:
+        """Returns a URL that is fetched, and the addresses of its host. Raises NotFetched."""
+        url = self._hosts.read(uri)
         try:
             addresses = self._resolve(url.host, url.port)
         except (OSError, UnicodeError):
             addresses = []
         if not addresses or not all(map(self._judge, addresses)):
             raise NotFetched(REFUSED)
+        return url, addresses
+
+    def _connect(self, url: Url, addresses: Sequence[str], deadline: float) -> socket.socket:
+        """Connects to the first of a host's addresses that accepts it. Raises OSError."""
         failure = OSError()
         for place, address in enumerate(addresses):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -112,6 +134,7 @@ class Fetcher:
                 made.settimeout(_left(deadline) / (len(addresses) - place))
                 made.connect((address, url.port))
                 if url.scheme == "https":
+                    made.settimeout(_left(deadline) / (len(addresses) - place))
                     made = self.tls.wrap_socket(made, server_hostname=url.host)
                 return made
             except ssl.SSLError:
@@ -176,7 +199,8 @@ def _answer(connected: _Connection, url: Url) -> HTTPResponse:
 def _body(response: HTTPResponse, most: int) -> bytes:
     """Returns the file in an answer. Raises NotFetched, OSError and HTTPException."""
     if response.status != 200:
-        raise NotFetched(f"cannot be fetched: its server answers {response.status}")
+        kind = NotNow if response.status in _PASSING else NotFetched
+        raise kind(f"cannot be fetched: its server answers {response.status}")
     if response.length is not None and response.length > most:
         raise NotFetched(TOO_LARGE)
     body = bytearray()
@@ -185,7 +209,7 @@ def _body(response: HTTPResponse, most: int) -> bytes:
         if len(body) > most:
             raise NotFetched(TOO_LARGE)
     if response.length:
-        raise NotFetched(BROKEN)
+        raise NotNow(BROKEN)
     if not body:
         raise NotFetched("cannot be fetched: its server answers with an empty file")
     return bytes(body)

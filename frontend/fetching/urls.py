@@ -18,8 +18,9 @@ REFUSED = (
 """One sentence for every host and port that is not served: it says nothing about a network."""
 _PORTS = {"https": 443, "http": 80}
 _NAME, _PORT = r"\[[0-9a-f:.]+\]|[a-z0-9_.-]+", r"(?::(?P<port>[0-9]{1,5}))?"
-_URL = re.compile(rf"(?P<scheme>https?)://(?P<host>{_NAME}){_PORT}(?P<target>[/?][!-~]*)?", re.IGNORECASE)
-_ENTRY = re.compile(rf"(?:(?P<scheme>https?)://)?(?P<host>{_NAME}|\*){_PORT}", re.IGNORECASE)
+_FLAGS = re.IGNORECASE | re.ASCII
+_URL = re.compile(rf"(?P<scheme>https?)://(?P<host>{_NAME}){_PORT}(?P<target>[/?][!-~]*)?", _FLAGS)
+_ENTRY = re.compile(rf"(?:(?P<scheme>https?)://)?(?P<host>{_NAME}|\*){_PORT}", _FLAGS)
 
 
 class NotFetched(ValueError):
@@ -85,7 +86,7 @@ def media_hosts(entries: tuple[str, ...]) -> MediaHosts:
 def _read_entry(entry: str) -> tuple[str, str, int]:
     """Returns scheme, host and port of an entry. Raises StartupError."""
     found = _ENTRY.fullmatch(entry)
-    if found is None:
+    if found is None or not 0 < _port(found) < 1 << 16:
         raise StartupError(
             f"{FLAG} {entry!r} is no host: write a name like images.example.com, NAME:PORT, http://NAME for a"
             " host without TLS, or * for all public ones"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from frontend.fetching.fetch import TIME_LIMIT
 from frontend.fetching.urls import is_url
-from frontend.media.files import URI_FIELD, media_of
+from frontend.media.files import URI_FIELD, field_of, media_of
 from frontend.prompts.process_pool import PromptProcesses
 from pagewire.config import FrontendConfig
 from pagewire.host.standby import Fork
@@ -16,6 +16,9 @@ MAX_PROCESSES = 8
 """Requests of a frontend whose media are fetched at once, half of them of one tenant, with 16 MiB each."""
 PATIENCE = TIME_LIMIT + 2.0
 """Seconds after which a process is killed whose resolver does not answer."""
+
+Prompts = Sequence[tuple[str, prompt_pb2.Prompt]]
+"""Those of a request, with their paths in it."""
 
 
 def has_urls(prompt: prompt_pb2.Prompt) -> bool:
@@ -34,13 +37,20 @@ class MediaFetcher:
         """Ends the processes, with what they do."""
         await self._processes.close()
 
-    async def put_files(self, prompt: prompt_pb2.Prompt, path: str, tenant: str | None) -> Sequence[bytes]:
-        """Puts files in place of the URLs of a validated prompt; returns the SHA-256 of each, in order.
-        path: of the prompt. tenant: whose turn it takes. Raises InvalidRequest."""
-        found = [(where + URI_FIELD, each) for where, each in media_of(prompt, path) if is_url(each.uri)]
+    async def put_files(self, prompts: Prompts, tenant: str | None) -> Sequence[bytes]:
+        """Puts files in place of the URLs of a request's validated prompts; returns the SHA-256 of each, in
+        order. tenant: whose turn it takes. Raises ServiceError."""
+        found = [
+            (where + URI_FIELD, each)
+            for path, prompt in prompts
+            for where, each in media_of(prompt, path)
+            if is_url(each.uri)
+        ]
         job = reader_pb2.FetchMedia(uris=[each.uri for _, each in found], paths=[where for where, _ in found])
         request = reader_pb2.ReadRequest(media=job)
-        answer, _ = await self._processes.ask(request, job.paths[0], tenant, len(found), PATIENCE)
+        path, prompt = prompts[0]
+        blamed = job.paths[0] if len(found) == 1 else field_of(prompt, path)
+        answer, _ = await self._processes.ask(request, blamed, tenant, len(found), PATIENCE)
         for (_, each), file in zip(found, answer.media.files, strict=True):
             each.data = file  # which clears uri
         return list(answer.media.digests)

@@ -53,15 +53,24 @@ def serve(config: FrontendConfig, model: ModelInfo) -> int:
 
 
 def _answer(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder, fetcher: Fetcher) -> None:
-    while (request := _receive(source)) is not None:
-        # The default action of SIGVTALRM ends the process, whatever it is doing.
-        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT)
-        response, media = answer_to(request, reading, fetcher)
-        answer = response.SerializeToString()
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        sink.write(LENGTH.pack(len(answer)) + answer)
-        sink.write(media)
-        sink.flush()
+    while _answer_one(source, sink, reading, fetcher):
+        """Between requests nothing of the last one is kept."""
+
+
+def _answer_one(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder, fetcher: Fetcher) -> bool:
+    """Returns False at the end of the input."""
+    request = _receive(source)
+    if request is None:
+        return False
+    # The default action of SIGVTALRM ends the process, whatever it is doing.
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT)
+    response, media = answer_to(request, reading, fetcher)
+    answer = response.SerializeToString()
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    sink.write(LENGTH.pack(len(answer)) + answer)
+    sink.write(media)
+    sink.flush()
+    return True
 
 
 def answer_to(

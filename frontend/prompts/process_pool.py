@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from frontend.call.turns import TenantJobs, TenantTurns
-from frontend.errors import InternalError, InvalidRequest, ServiceError
-from frontend.media.files import MEDIA_FIELDS, URI_FIELD
+from frontend.errors import InternalError, InvalidRequest, MediaUnavailable, ServiceError
+from frontend.fetching.fetch import TOO_LONG
+from frontend.media.files import MEDIA_FIELDS
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.proc_stat import describe_exit
@@ -105,12 +106,15 @@ class PromptProcesses:
         self, request: reader_pb2.ReadRequest, path: str, patience: float
     ) -> tuple[reader_pb2.ReadResponse, Packed]:
         """Runs in a turn."""
-        running = self._next_idle() or await _Process.start(self._arguments, self._fork)
+        running = self._next_idle()
+        if running is None:
+            running = await _Process.start(self._arguments, self._fork)
+            patience += 0 if running.is_forked else WALL_LIMIT  # it loads the model's files first
         self._busy.add(running)
         try:
             answer = await asyncio.wait_for(running.ask(request.SerializeToString()), patience)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
-            raise await running.exit_error(path) from None
+            raise await running.exit_error(path, fetches=request.HasField("media")) from None
         except BaseException:  # the process is in the middle of a job
             running.close()
             raise
@@ -193,6 +197,11 @@ class _Process:
             env=process.child_environment(),
         )
 
+    @property
+    def is_forked(self) -> bool:
+        """True if it had the model's files from its start."""
+        return isinstance(self._child, _ForkedChild)
+
     async def ask(self, request: bytes) -> tuple[reader_pb2.ReadResponse, Packed]:
         """Sends a request and returns its response, and what follows that. Raises IncompleteReadError or
         ConnectionError when the process dies."""
@@ -233,9 +242,10 @@ class _Process:
         """Returns the exit code, once there is one."""
         return await self._child.wait()
 
-    async def exit_error(self, path: str) -> ServiceError:
-        """Returns the error for the request that the process died of."""
-        if not self._reader.at_eof():  # a process that has closed its socket is about to end; this one hangs
+    async def exit_error(self, path: str, *, fetches: bool) -> ServiceError:
+        """Returns the error for the request that the process died of. fetches: it had media to fetch."""
+        hangs = not self._reader.at_eof()  # a process that has closed its socket is about to end
+        if hangs:
             self.close()
         code = await self.ended()
         self.close()
@@ -244,8 +254,10 @@ class _Process:
             return InternalError()
         task = "compile" if path in ("structured_output", "prompt.chat.tools") else "tokenize"
         task = "decode" if path.endswith(MEDIA_FIELDS) else task
-        task = "fetch" if path.endswith(URI_FIELD) else task
+        task = "fetch" if fetches else task
         log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
+        if fetches and hangs:
+            return MediaUnavailable({path: TOO_LONG})
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to {task}"})
 

@@ -21,7 +21,7 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media.checkpoint import Images
 from frontend.media.files import field_of, has_media
 from frontend.prompts.embeddings import read_embeddings
-from frontend.prompts.media_fetcher import MediaFetcher, has_urls
+from frontend.prompts.media_fetcher import MediaFetcher, Prompts, has_urls
 from frontend.prompts.process_pool import Packed, PromptProcesses
 from frontend.prompts.prompt_encoding import (
     BYTES_PER_ID,
@@ -138,14 +138,12 @@ class PromptReader:
         if self._media is not None:
             await self._media.close()
 
-    async def put_files(
-        self, prompt: prompt_pb2.Prompt, path: str, tenant: str | None = None
-    ) -> Sequence[bytes]:
-        """Puts files in place of the URLs of a validated prompt's media: see MediaFetcher. Raises
-        InvalidRequest."""
-        if self._media is None or not has_urls(prompt):
+    async def put_files(self, prompts: Prompts, tenant: str | None = None) -> Sequence[bytes]:
+        """Puts files in place of the URLs of the media of a request's validated prompts: see MediaFetcher.
+        Raises ServiceError."""
+        if self._media is None or not any(has_urls(prompt) for _, prompt in prompts):
             return ()
-        return await self._media.put_files(prompt, path, tenant)
+        return await self._media.put_files(prompts, tenant)
 
     async def read_for_generation(
         self,

@@ -8,7 +8,7 @@ import logging
 import secrets
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -114,24 +114,27 @@ class Generator:
         check = partial(self._check, request, call, mode, adapter)
         (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
         digests: Sequence[bytes] = ()
-        if has_urls(request.prompt):
-            request, digests, call = await self._fetch(request, call)
-            size = request.ByteSize()
-            name = partial(self._identify, request, call, mode, adapter)
-            identity, call = await self.in_turn(name, request.request_id, size, call)
-        if request.continuation.media_digests and request.continuation.media_digests != digests:
-            raise MediaChanged
-        with self.registry.reserve(identity.engine_id, identity.content) as entry:
-            entry.aborted |= call.aborted
-            entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
-            with self.limits.reading(size, caller):
-                spec = await self._read(request, call, mode, identity, limits, adapter)
+        with ExitStack() as reading, ExitStack() as held:
+            if has_urls(request.prompt):
+                request, digests, call = await self._fetch(request, call)
+                size = request.ByteSize()
+                reading.enter_context(self.limits.reading(size, caller))
+                name = partial(self._identify, request, call, mode, adapter)
+                identity, call = await self.in_turn(name, request.request_id, size, call)
+            if request.continuation.media_digests and request.continuation.media_digests != digests:
+                raise MediaChanged
+            with self.registry.reserve(identity.engine_id, identity.content) as entry:
+                entry.aborted |= call.aborted
+                entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
+                if not digests:
+                    reading.enter_context(self.limits.reading(size, caller))
+                spec = await self._read(request, call, mode, identity, limits, adapter, held)
                 if digests:
                     spec = replace(spec, media_digests=digests)
                     drop_files(request.prompt)
                 stream, message = await self._prepare(spec, timings)
-            media, spec = spec.prompt.packed_media, spec.without_media()
-            with self.limits.media(len(media), caller) if media else nullcontext():
+                reading.close()
+                media, spec = spec.prompt.packed_media, spec.without_media()
                 async with self._submitted(request, entry, spec, stream, message, media, timings):
                     yield stream
 
@@ -194,7 +197,7 @@ class Generator:
         fetched = generation_pb2.GenerateRequest()
         fetched.CopyFrom(request)
         with self.registry.arriving(name) as arrival:
-            digests = await self.prompts.put_files(fetched.prompt, "prompt", call.caller.tenant)
+            digests = await self.prompts.put_files([("prompt", fetched.prompt)], call.caller.tenant)
         return fetched, digests, replace(call, aborted=call.aborted or arrival.aborted)
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
@@ -264,14 +267,17 @@ class Generator:
         identity: RequestIdentity,
         limits: Limits,
         adapter: NamedAdapter | None,
+        held: ExitStack,
     ) -> RequestSpec:
-        """Tokenizes the prompt and resolves defaults. Raises ServiceError, also when the answer cannot fit
-        into a message."""
+        """Tokenizes the prompt and resolves defaults. held: counts media of the prompt. Raises ServiceError,
+        also when the answer cannot fit into a message."""
         tenant = call.caller.tenant
         prompt_only = computes_prompt_only(request.stopping)
         prompt = await self.prompts.read_for_generation(
             request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
+        if prompt.packed_media:
+            held.enter_context(self.limits.media(len(prompt.packed_media), call.caller))
         self._look_at_beginning(prompt.known_ids)
         if adapter is not None and adapter.virtual_tokens:
             count, most = adapter.virtual_tokens, limits.max_model_len

@@ -213,21 +213,22 @@ async def test_when_all_are_dead_requests_wait_for_the_first_that_comes():
         assert not made.client.waits(ticket)
 
 
-async def test_a_core_that_is_overloaded_is_not_the_only_one():
+@pytest.mark.parametrize("overloaded", [OVERLOADED, (8, "MEDIA_MEMORY_FULL", "full")])
+async def test_a_core_that_is_overloaded_is_not_the_only_one(overloaded):
     """Another one is asked; if that has no time either, the client hears of it. It was never lost: bounds
     hold for it."""
     async with house(3) as made:
         sink = Sink()
         made.submit(sink, Routing(rank=1))
         first = await next_of(made.engines[1].requests)
-        await made.engines[1].fail(first.handle, *OVERLOADED)
+        await made.engines[1].fail(first.handle, *overloaded)
         while not (asked := [engine for engine in made.engines if not engine.requests.empty()]):
             await asyncio.sleep(0.005)
         second = asked[0].requests.get_nowait()
         assert asked[0] is not made.engines[1] and second.handle != first.handle and not second.again
-        await asked[0].fail(second.handle, *OVERLOADED)
+        await asked[0].fail(second.handle, *overloaded)
         await sink.heard()
-        assert isinstance(sink.error, EngineRefused) and sink.error.reason == "QUEUE_FULL"
+        assert isinstance(sink.error, EngineRefused) and sink.error.reason == overloaded[1]
         assert len(made.client.journal) == 0
 
 

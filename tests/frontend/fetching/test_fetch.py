@@ -8,10 +8,10 @@ from time import monotonic
 import pytest
 import trustme
 
-from frontend.errors import InvalidRequest
+from frontend.errors import InvalidRequest, MediaUnavailable
 from frontend.fetching import fetch as fetch_module
 from frontend.fetching.addresses import is_public
-from frontend.fetching.fetch import BROKEN, MAX_REDIRECTS, TOO_LARGE, TOO_LONG, Fetcher
+from frontend.fetching.fetch import BROKEN, MAX_REDIRECTS, REDIRECTED, TOO_LARGE, TOO_LONG, Fetcher
 from frontend.fetching.urls import REFUSED, MediaHosts, NotFetched
 from tests.frontend.fetching.servers import answer, redirect, serving
 from tests.patience import PATIENCE_S
@@ -157,7 +157,7 @@ def test_redirects_are_followed_and_each_is_judged() -> None:
         )
         for place in inside:
             server.answers["/in"] = redirect(place.format(canary.port))
-            assert refusal(made, f"{base}/in") == REFUSED
+            assert refusal(made, f"{base}/in") == REDIRECTED
         for place in (
             "file:///etc/passwd",
             "http://a:b@pictures.test/",
@@ -166,7 +166,9 @@ def test_redirects_are_followed_and_each_is_judged() -> None:
             "http://é/",
         ):
             server.answers["/odd"] = redirect(place)
-            assert "must be a URL" in refusal(made, f"{base}/odd") or refusal(made, f"{base}/odd") == BROKEN
+            assert refusal(made, f"{base}/odd") in (REDIRECTED, BROKEN)
+        count, server.answers["/odd"] = server.num_connections, redirect("")
+        assert refusal(made, f"{base}/odd") == REDIRECTED and server.num_connections == count + 1
         assert not canary.num_connections
 
 
@@ -237,10 +239,25 @@ def test_media_of_a_request_share_bytes_and_time(monkeypatch: pytest.MonkeyPatch
             made.fetch_all(named)
         assert caught.value.violations == {"prompt.media[2].uri": TOO_LARGE}
         monkeypatch.setattr(fetch_module, "TIME_LIMIT", 0.0)
-        with pytest.raises(InvalidRequest) as caught:
+        with pytest.raises(MediaUnavailable) as late:
             made.fetch_all(named[:1])
-        assert caught.value.violations == {"prompt.media[0].uri": TOO_LONG}
+        assert late.value.violations == {"prompt.media[0].uri": TOO_LONG}
         assert server.num_connections == 5
+
+
+def test_what_may_pass_is_told_apart_from_what_will_not() -> None:
+    """A stream that goes on elsewhere is not ended by it."""
+    with serving() as server:
+        base = f"http://pictures.test:{server.port}"
+        for status, kind in (
+            ("429 Too Many Requests", MediaUnavailable),
+            ("503 Service Unavailable", MediaUnavailable),
+            ("404 Not Found", InvalidRequest),
+            ("401 Unauthorized", InvalidRequest),
+        ):
+            server.answers["/a"] = answer(b"", status)
+            with pytest.raises(kind, match=f"p.uri: cannot be fetched: its server answers {status[:3]}"):
+                fetcher(server.port).fetch_all([("p.uri", f"{base}/a")])
 
 
 def test_a_machine_judges_by_itself_what_is_public() -> None:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from frontend.errors import ServiceError
+from frontend.fetching import fetch as fetch_module
 from frontend.fetching.fetch import Fetcher
 from frontend.fetching.urls import REFUSED, media_hosts
 from frontend.prompts.process import answer_to
@@ -37,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server() -> Iterator[Pictures]:
-    with serving(png=answer(PNG), gone=answer(b"", "404 Not Found")) as made:
+    with serving(
+        png=answer(PNG), gone=answer(b"", "404 Not Found"), busy=answer(b"", "503 Service Unavailable")
+    ) as made:
         yield made
 
 
@@ -106,6 +109,9 @@ async def test_a_refusal_names_the_field(folder: Path, server: Pictures) -> None
         code, reason, found = await refused(service, prompt=prompt(f"{base}/png", f"{base}/gone"))
         assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
         assert found == {"prompt.media[1].uri": "cannot be fetched: its server answers 404"}
+        code, reason, found = await refused(service, prompt=prompt(f"{base}/busy"))
+        assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "MEDIA_UNAVAILABLE")
+        assert list(found) == ["prompt.media[0].uri"]
         parts = [{"text": "a"}, {"media": {"uri": "https://elsewhere.test/secret"}}]
         chat = {"chat": {"messages": [{"role": "user", "content": parts}]}}
         *_, found = await refused(service, prompt=chat)
@@ -115,6 +121,19 @@ async def test_a_refusal_names_the_field(folder: Path, server: Pictures) -> None
     async with run_service(folder, say([5]), **SEES) as service:
         *_, found = await refused(service, prompt=prompt("https://pictures.test/png"))
         assert "fetching is not served (--media-hosts)" in found["prompt.media[0].uri"]
+
+
+async def test_the_prompts_of_a_request_share_what_is_fetched(
+    folder: Path, server: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "MAX_FETCHED_BYTES", 2 * len(PNG) - 1)
+    async with serves(folder, server) as (service, base):
+        prompts = [prompt(f"{base}/png")] * 2
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await service.tokenizer.Tokenize(tokenizer_pb2.TokenizeRequest(prompts=prompts))
+        (violation,) = details_of(caught.value)["BadRequest"].field_violations
+        assert violation.field == "prompts[1].media[0].uri"
+        assert not service.frontend.parts.limits.num_bytes
 
 
 async def test_a_continuation_needs_the_files_of_its_stream(folder: Path, server: Pictures) -> None:
@@ -158,14 +177,17 @@ async def test_files_are_not_kept_once_they_are_read(
 
         async def seen(spec, timings):  # type: ignore[no-untyped-def]
             specs.append(spec)
+            assert generator.limits._media.num_held == len(spec.prompt.packed_media) > 0
             return await prepare(spec, timings)
 
         monkeypatch.setattr(generator, "_prepare", seen)
         call = asyncio.create_task(service.generate(prompt=prompt(f"{base}/png")))
         handle = (await service.engine.requests.get()).handle
         assert specs[0].request.ByteSize() < len(PNG)
+        assert not generator.limits.num_bytes
         await service.engine.output(handle, Output([5], MAX_TOKENS))
         await call
+        assert not generator.limits._media.num_held
 
 
 async def test_a_process_of_its_own_fetches(

@@ -346,7 +346,7 @@ def _uri_of(value: Any, path: str) -> tuple[str, str]:
     if source["type"] == "url":
         return source.get("url", ""), f"{path}.url"
     if source["type"] != "base64":
-        raise Unsupported({f"{path}.type": "must be base64"})
+        raise Unsupported({f"{path}.type": "must be base64 or url"})
     return f"data:{source.get('media_type', '')};base64,{source.get('data', '')}", f"{path}.data"
 
 

@@ -46,12 +46,6 @@ class RankRecords:
         index, factor = self._exchanges[self._exchanges[:, 0] >= begin].T
         records[index, ROWS], records[index, _NUM_ROWS] = min(1, tokens), factor * tokens
 
-    def begin_choice(self, records: Records, count: int, begin: int, tokens: torch.Tensor) -> None:
-        """Says from how many tokens' logits the next ones are chosen, by exchanges from index `begin` on.
-        tokens: [A] int64, of which none is known before rank 0 chooses."""
-        self.write_tokens(records, count, begin)
-        tokens.fill_(UNKNOWN)
-
     def exchange(self, x: torch.Tensor, factor: int = 1, width: int = 0) -> torch.Tensor:
         """Puts the exchange of x [M * factor, N]. Returns [ranks, M * factor, N]. width: the largest N of all
         ranks, where they differ: then the rows of a part are as long as those of its rank, in rows of this
@@ -209,6 +203,13 @@ class RankWriter(ProgramWriter):
             found = RankRecords(self, group)
             self._ranks.append(found)
         return found
+
+    def begin_choice(self, records: Records, count: int, begin: int, tokens: torch.Tensor) -> None:
+        """Says from how many tokens' logits the next ones are chosen, by exchanges from index `begin` on,
+        whichever ranks these are among. tokens: [A] int64, of which none is known before rank 0 chooses."""
+        for ranks in self._ranks:
+            ranks.write_tokens(records, count, begin)
+        tokens.fill_(UNKNOWN)
 
     def send(self, x: torch.Tensor, group: RankGroup) -> None:
         self.ranks(group).send(x.contiguous())

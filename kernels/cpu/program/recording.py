@@ -353,7 +353,7 @@ class RecordingOps(RankWriter):
             self.computed.tokens = None if group.size == 1 else choice.tokens[:computed]
             records[product, ROWS] = computed
             if group.size > 1:
-                self.ranks(group).begin_choice(records, computed, gather, choice.tokens)
+                self.begin_choice(records, computed, gather, choice.tokens)
             _adapt_rows(records, adapted, batch.logit_adapters if computed else None)
             indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
             records[gather, _GATHERED] = indexes.data_ptr()
@@ -373,12 +373,11 @@ class RecordingOps(RankWriter):
         """Puts what gets the tokens that rank 0 chooses, of `most_logits` at most, on a rank that computes no
         logits."""
         begin, tokens = self.next_index, self.constant(torch.zeros(most_logits, dtype=torch.int64))
-        ranks = self.ranks(group)
-        ranks.tell(tokens)
+        self.ranks(group).tell(tokens)
 
         def update(batch: InputBatch, records: Records) -> None:
             self.computed.tokens = tokens[: batch.num_logits]
-            ranks.begin_choice(records, batch.num_logits, begin, tokens)
+            self.begin_choice(records, batch.num_logits, begin, tokens)
 
         self.computed.most_logits = most_logits
         self.on_batch(update)

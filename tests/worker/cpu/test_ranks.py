@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.cpu.runtime.arena import zeros
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -55,6 +56,8 @@ CASES = [
 ]
 NUMBERS = itertools.count()
 """Of groups."""
+GUARD = 1 << 16
+"""Bytes before and behind a buffer."""
 TURN = threading.Lock()
 """Kernels have one team of threads in a process."""
 
@@ -283,6 +286,36 @@ def test_rank_0_chooses_the_tokens_of_steps_that_repeat(
     for tokens, repeated in on_threads(folder, 2, drive, threads, dtype="bfloat16"):
         assert tokens == expected[0]
         assert repeated > 10
+
+
+@pytest.mark.parametrize(("tensor", "stages"), [(2, 1), (2, 2)])
+def test_programs_write_into_their_buffers_alone(
+    tensor: int,
+    stages: int,
+    checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    on_threads: Callable[..., list[Any]],
+):
+    """It has found that ranks which share layers exchanged logits of all tokens of a step, where these were
+    among ranks of several stages: a step may have more tokens than there is room for logits."""
+    folder, guards = checkpoint("llama", hidden_size=64, **SIZES), list[torch.Tensor]()
+
+    def guarded(size: tuple[int], dtype: torch.dtype) -> torch.Tensor:
+        whole = zeros((2 * GUARD + size[0] * dtype.itemsize,), torch.uint8)
+        whole[:GUARD], whole[-GUARD:] = 0xA5, 0xA5
+        guards.extend((whole[:GUARD], whole[-GUARD:]))
+        return whole[GUARD:-GUARD].view(dtype)
+
+    def drive(**fields: Any) -> None:
+        driver = Driver(folder, record=False, **fields)
+        for prompt in PROMPTS:
+            driver.add(prompt, 3)
+        driver.run()
+
+    monkeypatch.setattr("kernels.cpu.program.buffers.zeros", guarded)
+    on_threads(folder, tensor, drive, stages=stages, dtype="bfloat16")
+    assert len(guards) > 100
+    assert not sum(int((guard != 0xA5).sum()) for guard in guards)
 
 
 @pytest.mark.parametrize("kind", ["lookup", "draft", "heads"])

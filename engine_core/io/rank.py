@@ -7,7 +7,9 @@ A rank that owes a result, or has to load, and makes no progress, hangs:
 
 A rank that exceeds its limit hangs if it does not compute: it is stopped, or waits for something that never
 comes. A rank that does compute may have been given more than was ever measured, such as a first long prompt
-on a slow machine, or may compile something: it gets five times the limit.
+on a slow machine, or may compile something: it gets five times the limit. How long an encoder takes for an
+item of media is not known: a step that encodes may take as long as the rank computes, and says nothing about
+others.
 """
 
 from collections import deque
@@ -44,7 +46,9 @@ class HangDetector:
         """patience: the smallest limit; 0 turns the detector off."""
         self._patience = patience
         self._loading: Liveness | None = Liveness()
-        self._in_flight: deque[int] = deque()  # tokens of the plans, oldest first
+        self._in_flight: deque[tuple[int, bool]] = (
+            deque()
+        )  # tokens of plans, and whether they encode; oldest first
         self._small_step = 0.0
         self._per_token = self._least_per_token = 0.0
         self._taken = self._quiet = self._stopped = 0.0
@@ -65,16 +69,18 @@ class HangDetector:
     def kept(self) -> None:
         """Records that the rank has loaded for an earlier core, and owes this one an answer."""
         self._loading = None
-        self._in_flight.append(0)
+        self._in_flight.append((0, False))
 
-    def sent(self, num_tokens: int) -> None:
-        """Records a plan that was sent, behind those in flight."""
-        self._in_flight.append(num_tokens)
+    def sent(self, num_tokens: int, *, encodes: bool = False) -> None:
+        """Records a plan that was sent, behind those in flight. encodes: it has items of media to encode."""
+        self._in_flight.append((num_tokens, encodes))
 
     def ended(self, seconds: float) -> None:
         """Records the result of the oldest plan, which took so many seconds."""
-        num_tokens = self._in_flight.popleft()
-        if num_tokens >= _MANY_TOKENS:
+        num_tokens, encodes = self._in_flight.popleft()
+        if encodes:
+            """Its time is not that of its tokens."""
+        elif num_tokens >= _MANY_TOKENS:
             self._per_token = max(seconds / num_tokens, _KEPT * self._per_token)
         else:
             self._small_step = max(seconds, _KEPT * self._small_step)
@@ -99,7 +105,7 @@ class HangDetector:
     def limit(self) -> float:
         """Seconds that the oldest plan in flight may take."""
         per_token = max(self._per_token, self._least_per_token)
-        return max(self._patience, _SLOWNESS * (self._small_step + self._in_flight[0] * per_token))
+        return max(self._patience, _SLOWNESS * (self._small_step + self._in_flight[0][0] * per_token))
 
     def look(self, awake_s: float, vitals: Vitals | None) -> str:
         """Returns why the rank counts as hung; "" if it does not.
@@ -129,7 +135,8 @@ class HangDetector:
         self._taken += awake_s
         self._quiet = 0.0 if computes else self._quiet + awake_s
         limit = self.limit if self._quiet >= _QUIET_S else _COMPUTING * self.limit
-        if self._taken < limit:
+        _, encodes = self._in_flight[0]
+        if (self._quiet if encodes else self._taken) < limit:
             return ""
         return f"a step has taken {self._taken:.1f} s, and it should have been over long ago"
 

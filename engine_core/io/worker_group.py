@@ -178,7 +178,7 @@ class WorkerGroup:
         frame = pack(WorkerCommand(step_plan=message))
         for rank in self._ranks:
             self._socket.send(rank, frame)
-            rank.hang_detector.sent(num_tokens)
+            rank.hang_detector.sent(num_tokens, encodes=bool(plan.encode))
         self._submitted.append(plan)
 
     def track_cache(self) -> KeptChanges:

@@ -31,6 +31,11 @@ class _Expanded:
         self._given, self._place = encoding, -1
         self._places = array("I")  # of the given token that each is made of
 
+    @property
+    def given(self) -> Sequence[int]:
+        """The tokens of the prompt."""
+        return self._given.token_ids
+
     def next_token(self) -> int | None:
         """Goes on to the next given token, and returns it; None: there is none."""
         self._place += 1
@@ -140,6 +145,10 @@ class ImageReader:
                 if token is None:
                     problem = f"are not served: the vocabulary has no token {piece.token}"
                     raise InvalidRequest({path: problem})
+                if token != self._token and token in made.given:
+                    raise InvalidRequest(
+                        {path: f"stand for tokens {piece.token} that the prompt has already"}
+                    )
                 made.extend([token] * piece.count)
                 continue
             if piece.strip("\n") == "":

@@ -180,6 +180,7 @@ def _read_seeing(
     harmless = {*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text}
     fields.refuse_unknown(harmless | ({*_OF_IMAGES, *family.harmless} if is_flat else set()))
     vision = family.read_vision(whole, folder, config)
-    whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless})
+    repeated = whole.object("text_config").names() if family.decoders and not is_flat else ()  # by some files
+    whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless, *repeated})
     seen = (True,) * config.num_layers if family.whole_images else ()
     return replace(config, vision=vision, decoder=name, whole_images=seen)

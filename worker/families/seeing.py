@@ -270,11 +270,11 @@ def has_pixel_fields(folder: Path) -> bool:
 
 
 def _find_pixel_fields(folder: Path) -> tuple[str, dict[str, Any] | None]:
-    name = "preprocessor_config.json"
-    values = read_object(folder, name, WHAT)
-    if values is None:
-        name, whole = "processor_config.json", read_object(folder, "processor_config.json", WHAT)
-        values = (whole or {}).get("image_processor")
+    name = "processor_config.json"
+    values = (read_object(folder, name, WHAT) or {}).get("image_processor")
+    if not isinstance(values, dict) or not values:
+        name = "preprocessor_config.json"
+        values = read_object(folder, name, WHAT)
     return name, values if isinstance(values, dict) else None
 
 
@@ -373,6 +373,9 @@ INTERNVL = SeeingFamily(
     spellings=(_IN_A_MODEL,),
     harmless=_OF_IMAGES,
 )
+_TOKENS_OF_QWEN = tuple(
+    f"{name}_token_id" for name in ("image", "video", "vision", "vision_start", "vision_end")
+)
 QWEN2_5_VL = SeeingFamily(
     towers={"qwen2_5_vl_vision": QWEN2_5_VIT, "qwen2_5_vl": QWEN2_5_VIT},
     read=_read_qwen,
@@ -385,6 +388,7 @@ QWEN2_5_VL = SeeingFamily(
     text=("^", ""),
     spellings=({"model.": "model.language_model.", "visual.": "model.visual."},),
     harmless=("vision_token_id",),
+    harmless_of_text=_TOKENS_OF_QWEN,
 )
 QWEN2_VL = replace(
     QWEN2_5_VL,

@@ -142,3 +142,20 @@ def test_with_patience_0_nothing_hangs() -> None:
     watch.loaded(0.0)
     watch.sent(1)
     assert seconds_until_it_hangs(watch, STOPPED) == float("inf")
+
+
+def test_a_step_that_encodes_may_compute_for_as_long_as_it_takes() -> None:
+    """An image is encoded whole, on a slow machine for minutes. A rank that was stopped, or waits, is found,
+    and limits of later steps are what they were."""
+    for vitals in (None, ASLEEP, STOPPED):
+        watch = loaded()
+        watch.sent(300, encodes=True)
+        assert seconds_until_it_hangs(watch, vitals) == PATIENCE
+    watch = loaded()
+    watch.sent(300, encodes=True)
+    assert seconds_until_it_hangs(watch, ASLEEP, share=1.0) == float("inf")
+    watch.ended(10_000.0)
+    for num_tokens in (1, 2048):
+        watch.sent(num_tokens)
+        assert seconds_until_it_hangs(watch, ASLEEP) == PATIENCE
+        watch.ended(0.0)

@@ -60,7 +60,7 @@ def test_what_clients_are_told(tmp_path):
 
 def test_every_limit_is_told(tmp_path):
     """A limit that is new in the protos shows up here."""
-    config = FrontendConfig(model=str(write_checkpoint(tmp_path)))
+    config = FrontendConfig(model=str(write_checkpoint(tmp_path)), media_hosts=("a.example",))
     limits = load_model(config).describe(WELCOME, config).limits
     told = {field.name for field, _ in limits.ListFields()}
     assert told == {field.name for field in limits.DESCRIPTOR.fields}

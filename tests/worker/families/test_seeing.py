@@ -173,6 +173,26 @@ def test_the_first_files_of_qwen(folders: dict[str, Path], tmp_path: Path):
         read_model_config(tmp_path / "few")
 
 
+def test_fields_that_some_files_of_qwen_repeat(folders: dict[str, Path], tmp_path: Path):
+    """Those of the text beside it, and tokens of images in it: what is within text_config counts."""
+    folder, values = folders["qwen2_5_vl"], json.loads((folders["qwen2_5_vl"] / "config.json").read_text())
+    repeated = {name: value for name, value in values["text_config"].items() if name != "model_type"}
+    changes = {**repeated, "text_config__vision_start_token_id": 7, "text_config__vision_end_token_id": 8}
+    found = read_model_config(edited(folder, tmp_path / "made", **changes | {"hidden_size": 99}))
+    assert replace(found, sizes=[]) == replace(read_model_config(folder), sizes=[])
+    with pytest.raises(StartupError, match="odd"):
+        read_model_config(edited(folder, tmp_path / "odd", odd=1))
+
+
+def test_pixels_are_those_of_the_file_that_the_frontend_reads(folders: dict[str, Path], tmp_path: Path):
+    """processor_config.json goes before preprocessor_config.json, as with transformers."""
+    images = json.loads((folders["llava"] / "preprocessor_config.json").read_text())
+    images["image_mean"] = [0.1, 0.2, 0.3]
+    both = edited(folders["llava"], tmp_path / "both", "processor_config.json", image_processor=images)
+    vision = read_model_config(both).vision
+    assert vision is not None and vision.pixels.mean == (0.1, 0.2, 0.3)
+
+
 @pytest.mark.parametrize("names", ["", "a model"])
 def test_a_head_that_differs_from_the_embedding_that_it_is_tied_to(
     names: str, folders: dict[str, Path], tmp_path: Path

@@ -28,8 +28,9 @@ absent='^$'
 files() { find "$@" -name 'test_*.py' | { grep -vE "$absent" || true; }; }
 
 # Makes COUNT groups of the files that it reads, each a line. Files are dealt in turn, by name: neighbours take about as long as one another.
+# tests/ comes before packages/: its conftest.py says what gRPC does when a process forks, before any other imports it.
 deal() { # NAME COUNT
-  sort | awk -v name="$1" -v count="$2" '
+  sort -r | awk -v name="$1" -v count="$2" '
     { group[NR % count] = group[NR % count] " " $0 }
     END { for (number in group) print name (count > 1 ? "/" number + 1 : "") group[number] }'
 }

@@ -94,6 +94,10 @@ HEADLESS = {**BARE_DECODERS, **ENCODERS, **CLASSIFIERS}
 """Architectures of config.json that lack the output head, and those of their families."""
 
 
+_SEEING = "ForConditionalGeneration"
+"""End of the names of families that see images."""
+
+
 def is_known(architecture: str) -> bool:
     """True for an architecture of config.json that there is a family for."""
     return any(architecture in names for names in (DECODERS, SEEING, HEADLESS))
@@ -105,11 +109,12 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     names = fields.texts("architectures")
     for name in filter(is_known, names):
         return HEADLESS.get(name, name), name in HEADLESS
+    seeing = (name.removesuffix(_SEEING) for name in SEEING)
+    others = (name.replace("ForCausalLM", "") for name in DECODERS if name not in SEEING)
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
-        f"known are {', '.join(SEEING)}, "
-        f"{', '.join(name.replace('ForCausalLM', '') for name in DECODERS)} (...ForCausalLM)",
+        f"known are {', '.join(seeing)} (...{_SEEING}), {', '.join(others)} (...ForCausalLM)",
     )
 
 

@@ -75,7 +75,7 @@ def transformers_encoder(folder: str, dtype: str, threads: int) -> Encode:
     import torch
     from transformers import AutoModelForImageTextToText
 
-    from worker.families.seeing import pixel_fields, read_pixels
+    from worker.families.image_processors import pixel_fields, read_pixels
     from worker.vision.pixels import normalized, pixel_table
 
     torch.set_num_threads(threads)

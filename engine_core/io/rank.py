@@ -78,11 +78,9 @@ class HangDetector:
     def ended(self, seconds: float) -> None:
         """Records the result of the oldest plan, which took so many seconds."""
         num_tokens, encodes = self._in_flight.popleft()
-        if encodes:
-            """Its time is not that of its tokens."""
-        elif num_tokens >= _MANY_TOKENS:
+        if num_tokens >= _MANY_TOKENS and not encodes:
             self._per_token = max(seconds / num_tokens, _KEPT * self._per_token)
-        else:
+        elif not encodes:
             self._small_step = max(seconds, _KEPT * self._small_step)
         self._taken = self._quiet = 0.0
 

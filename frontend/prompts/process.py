@@ -54,7 +54,7 @@ def serve(config: FrontendConfig, model: ModelInfo) -> int:
 
 def _answer(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder, fetcher: Fetcher) -> None:
     while _answer_one(source, sink, reading, fetcher):
-        """Between requests nothing of the last one is kept."""
+        pass  # nothing of a request is kept while the next one is awaited
 
 
 def _answer_one(source: BinaryIO, sink: BinaryIO, reading: PromptEncoder, fetcher: Fetcher) -> bool:

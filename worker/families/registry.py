@@ -18,8 +18,9 @@ from worker.config.hf_config import (
 )
 from worker.families import dense, encoders, learned_positions, linear
 from worker.families.experts import deepseek, granite, llama4, mixtral, qwen_moe
+from worker.families.image_processors import has_pixel_fields
 from worker.families.normed import gemma, norms_after
-from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily, has_pixel_fields
+from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": linear.BAMBA,

@@ -20,12 +20,12 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import BIDIRECTIONAL, read_object
-from pagewire.errors import StartupError
+from pagewire.checkpoints.files import BIDIRECTIONAL
 from worker.config.decoder import DecoderConfig, DecoderFamily
-from worker.config.hf_config import MOST, WHAT, Fields, read_activation
+from worker.config.hf_config import Fields, read_activation
 from worker.config.rope import Sections
-from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
+from worker.config.vision import ProjectorConfig, TowerConfig, VisionConfig
+from worker.families.image_processors import pixel_fields, read_most_pixels, read_pixels
 from worker.families.towers import (
     BUCKETING_SIGLIP,
     CLIP,
@@ -250,59 +250,6 @@ def _read_qwen3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> di
 def _read_qwen3_5(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
     whole.object("vision_config").expect("deepstack_visual_indexes", [], "its decoder has no such layers")
     return _read_qwen(whole, tower, decoder)
-
-
-def read_most_pixels(fields: Fields, side: int) -> int:
-    """Returns the pixels of an image as it is prepared, at most. fields: of an image processor. side: of the
-    square that becomes a vector. Raises StartupError."""
-    size, name = fields.object("size"), "longest_edge"
-    if fields.has("max_pixels"):
-        size, name = fields, "max_pixels"
-    most = size.integer(name, 28 * 28 * 1280, most=MOST)
-    if most < side * side:
-        raise size.wrong(name, f"a vector is made of {side} x {side} pixels")
-    return most
-
-
-def has_pixel_fields(folder: Path) -> bool:
-    """Returns whether files of a checkpoint say how images are prepared. Raises StartupError."""
-    return _find_pixel_fields(folder)[1] is not None
-
-
-def _find_pixel_fields(folder: Path) -> tuple[str, dict[str, Any] | None]:
-    name = "processor_config.json"
-    values = (read_object(folder, name, WHAT) or {}).get("image_processor")
-    if not isinstance(values, dict) or not values:
-        name = "preprocessor_config.json"
-        values = read_object(folder, name, WHAT)
-    return name, values if isinstance(values, dict) else None
-
-
-def pixel_fields(folder: Path) -> Fields:
-    """Returns what says how images are prepared: `preprocessor_config.json`, or a part of
-    `processor_config.json`. Raises StartupError."""
-    name, values = _find_pixel_fields(folder)
-    if values is None:
-        raise StartupError(WHAT, f"{folder} holds no preprocessor_config.json, which says what pixels become")
-    return Fields(values, name)
-
-
-def read_pixels(fields: Fields) -> PixelsConfig:
-    """Reads what processors do to pixels. fields: of an image processor. Raises StartupError."""
-    scale = fields.number("rescale_factor", 1 / 255) if fields.boolean("do_rescale", True) else 1.0
-    if not fields.boolean("do_normalize", True):
-        return PixelsConfig(scale=scale, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    mean, std = (_read_channels(fields, each) for each in ("image_mean", "image_std"))
-    if min(std) <= 0:
-        raise fields.wrong("image_std", "must be greater than 0")
-    return PixelsConfig(scale=scale, mean=mean, std=std)
-
-
-def _read_channels(fields: Fields, name: str) -> tuple[float, float, float]:
-    value = fields.value(name)
-    if isinstance(value, list) and len(value) == 3 and all(type(each) in (int, float) for each in value):
-        return float(value[0]), float(value[1]), float(value[2])
-    raise fields.wrong(name, "must be three numbers, of red, green and blue")
 
 
 _MLP = {"up": ("multi_modal_projector.linear_1",), "down": ("multi_modal_projector.linear_2",)}

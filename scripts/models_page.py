@@ -76,7 +76,7 @@ Gemma 4's and Qwen's have their own decoders alone. An image, or a tile of one, 
 tokens; it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each
 rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused;
 `--quantization` rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them
-yet, layer by layer; Gemma 3 and Gemma 4 on CPUs alone.
+yet, layer by layer; Gemma 4 on CPUs alone.
 Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text of
 Qwen3.5 and Gemma 4 is served alone over several stages, and from a checkpoint without files that say what
 pixels become.

@@ -230,6 +230,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "images": _QWEN_IMAGES,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
+    "qwen3_vl_moe": {
+        "class": "Qwen3VLMoe",
+        "vision": _QWEN_TOWER
+        | {"model_type": "qwen3_vl_moe_vision", "num_position_embeddings": 16}
+        | {"deepstack_visual_indexes": [1, 2]},
+        "text": {"model_type": "qwen3_vl_moe_text", "head_dim": 16, "rope_parameters": _QWEN3_ROPE}
+        | {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"tie_word_embeddings": False},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
     "gemma3": {
         "class": "Gemma3",
         "vision": {"model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8},

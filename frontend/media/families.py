@@ -22,6 +22,7 @@ _KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
     ("qwen3_5", "Qwen2VLImageProcessor"): QwenVL,
     ("qwen3_5_moe", "Qwen2VLImageProcessor"): QwenVL,
     ("qwen3_vl", "Qwen2VLImageProcessor"): QwenVL,
+    ("qwen3_vl_moe", "Qwen2VLImageProcessor"): QwenVL,
     ("smolvlm", "SmolVLMImageProcessor"): Idefics3,
 }
 """By model_type of config.json, and the image processor."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from pagewire.checkpoints.files import BIDIRECTIONAL
 from worker.config.decoder import DecoderConfig, DecoderFamily
+from worker.config.experts import ExpertsConfig
 from worker.config.hf_config import Fields, read_activation
 from worker.config.rope import Sections
 from worker.config.vision import ProjectorConfig, TowerConfig, VisionConfig
@@ -72,6 +73,8 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
+    adjust: Callable[[DecoderConfig], DecoderConfig] = lambda decoder: decoder
+    """What differs in a decoder where it stands beside an encoder."""
     whole_images: bool = False
     """Whether tokens of an image see all of it, in all layers."""
 
@@ -240,11 +243,23 @@ def _read_qwen(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dic
 def _read_qwen3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
     fields, name = whole.object("vision_config"), "deepstack_visual_indexes"
     deeper = fields.integers(name, least=0) if fields.has(name) else (8, 16, 24)
-    if len(set(deeper)) < len(deeper) or not all(layer < tower.num_layers for layer in deeper):
-        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once")
+    if sorted(set(deeper)) != list(deeper) or not all(layer < tower.num_layers for layer in deeper):
+        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once, in ascending order")
     if len(deeper) > decoder.num_layers:
         raise fields.wrong(name, f"the decoder has {decoder.num_layers} layers, behind which they are added")
     return {**_read_qwen(whole, tower, decoder), "deeper": tuple(layer + 1 for layer in deeper)}
+
+
+def _adjust_qwen3_vl_moe(decoder: DecoderConfig) -> DecoderConfig:
+    """Its experts' weights are [N, in, out] in one tensor, and the weights of a token's experts always sum to
+    1."""
+
+    def adjusted(experts: ExpertsConfig | None) -> ExpertsConfig | None:
+        if experts is None:
+            return None
+        return replace(experts, routing=replace(experts.routing, normalized=True), transposed=True)
+
+    return replace(decoder, experts=tuple(map(adjusted, decoder.experts)))
 
 
 def _read_qwen3_5(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
@@ -360,6 +375,14 @@ QWEN3_VL = SeeingFamily(
     },
     text=(r"^model\.", "model.language_model."),
 )
+QWEN3_VL_MOE = replace(
+    QWEN3_VL,
+    towers={"qwen3_vl_moe_vision": QWEN3_VIT, "qwen3_vl_moe": QWEN3_VIT},
+    decoder="qwen3_vl_moe_text",
+    decoders={"qwen3_vl_moe_text": "qwen3_moe"},
+    only={"norm_topk_prob": True},
+    adjust=_adjust_qwen3_vl_moe,
+)
 QWEN3_5 = replace(
     QWEN3_VL,
     towers={"qwen3_5_vision": QWEN3_VIT, "qwen3_5": QWEN3_VIT},
@@ -399,6 +422,7 @@ SEEING = {
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3_VL_MOE,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
     "Qwen3_5ForConditionalGeneration": QWEN3_5,
     "SmolVLMForConditionalGeneration": SMOLVLM,

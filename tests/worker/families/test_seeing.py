@@ -87,7 +87,9 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("qwen2_5_vl", {"vision_config__out_hidden_size": 64}, "the decoder has 48"),
         ("qwen3_vl", {"vision_config__num_position_embeddings": 15}, "must be a square"),
         ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 3]}, "blocks below 3"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [2, 0]}, "ascending order"),
         ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 1, 2]}, "has 2 layers"),
+        ("qwen3_vl_moe", {"text_config__norm_topk_prob": False}, "norm_topk_prob"),
         ("qwen3_5", {"vision_config__deepstack_visual_indexes": [1]}, "no such layers"),
         ("qwen2_vl", {"vision_config__hidden_size": 64}, "the decoder has 48"),
         ("qwen2_vl", {"vision_config__in_channels": 4}, "in_channels"),
@@ -272,6 +274,22 @@ def assert_read(
     found, expected = (Driver(each, dtype="float32") for each in (folder, folders[family]))
     with torch.inference_mode():
         assert torch.equal(*(each.runner.backend.model.vision(image) for each in (found, expected)))
+
+
+def test_experts_of_published_files(folders: dict[str, Path], tmp_path: Path):
+    """Qwen3-VL's are [N, in, out] there, and [N, out, in] where transformers 5 has written them."""
+    folder = edited(folders["qwen3_vl_moe"], tmp_path / "published")
+    tensors = load_file(folders["qwen3_vl_moe"] / "model.safetensors")
+    stacked = {name: tensor for name, tensor in tensors.items() if ".experts." in name}
+    assert len(stacked) == 4
+    turned = {name: tensor.transpose(1, 2).contiguous() for name, tensor in stacked.items()}
+    save_file(tensors | turned, folder / "model.safetensors")
+    parameters = [
+        Driver(each, dtype="float32").runner.backend.model.named_parameters()
+        for each in (folders["qwen3_vl_moe"], folder)
+    ]
+    for (name, one), (_, other) in zip(*parameters, strict=True):
+        assert torch.equal(one, other), name
 
 
 def test_a_tensor_of_the_tower_that_is_missing_or_unknown_is_named(folders: dict[str, Path], tmp_path: Path):

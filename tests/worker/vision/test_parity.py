@@ -104,7 +104,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 TEXT, MORE = [5, 100, 317, 210, 7, 3, 12], [9, 0, 160]
-DECODERS = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+DECODERS = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
 """By model_type of text_config that is no decoder of its own: that which is the same for text."""
 LIKE_QWEN2_5 = ("qwen2_vl",)
 """Families of which another one has all that steps could change."""
@@ -214,6 +219,8 @@ def save_decoder(model: Any, folder: Path) -> None:
         fields["rope_parameters"] = {
             name: value for name, value in fields["rope_parameters"].items() if not name.startswith("mrope")
         }
+        if decoder == "qwen3_moe":
+            fields["norm_topk_prob"] = True
         config = AutoConfig.for_model(**fields)
     made = AutoModelForCausalLM.from_config(config)
     inner = getattr(model.model, "language_model", None) or model.model.text_model

@@ -103,10 +103,9 @@ class TowerAttention(AttentionPart):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         query, key, value = self._heads(self.qkv(x, batch), rotation)
-        lengths = cache[0].tolist() if cache else [len(query)]
-        scale, parts = query.shape[2] ** -0.5, (torch.split(each, lengths) for each in (query, key, value))
-        attended = [self.ops.full_attention(q, k, v, scale) for q, k, v in zip(*parts, strict=True)]
-        return self.output((attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1), batch)
+        lengths, scale = cache[0].tolist() if cache else (), query.shape[2] ** -0.5
+        attended = self.ops.full_attention(query, key, value, scale, lengths)
+        return self.output(attended.flatten(1), batch)
 
     def _heads(
         self, qkv: torch.Tensor, rotation: Rotation | None

@@ -216,7 +216,9 @@ def test_bits_do_not_depend_on_threads(family: str, threads: int, vision_model: 
     with torch.inference_mode():
         expected = vision(image)
         torch.set_num_threads(threads)
+        vision.ops.team.set_threads(threads)
         assert torch.equal(vision(image), expected)
+        vision.ops.team.set_threads(1)
 
 
 @pytest.mark.cpu_kernels

@@ -77,14 +77,14 @@ it is encoded alone, so that vectors are a function of weights and image. Towers
 `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
 rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer;
 Gemma 3, whose tokens of an image see one another, on CPUs alone.
-Those of Qwen have their own decoders alone, and positions of three axes
-([images.md](images.md#positions-of-qwens-images)). Qwen3.5's text is served alone over several stages,
-and from a checkpoint without files that say what pixels become.
+Those of Qwen and Llama 4 have their own decoders alone, and those of Qwen positions of three axes
+([images.md](images.md#positions-of-qwens-images)). The text of Llama 4 and Qwen3.5 is served alone over
+several stages, and from a checkpoint without files that say what pixels become.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
-in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their
-range) and greedy tokens; and bits of a prompt alone, in chunks, beside others, preempted, and on several
-ranks. Text has the bits of the decoder without the encoder.
+in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 has none), vectors and
+logits (1e-4 of their range) and greedy tokens; and bits of a prompt alone, in chunks, beside others,
+preempted, and on several ranks. Text has the bits of the decoder without the encoder.
 
 | architecture | towers, by `vision_config.model_type` | shapes |
 | --- | --- | ---: |

@@ -7,6 +7,7 @@
     Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
                          positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
                          some blocks, too, whose vectors are added behind the decoder's first layers
+    Llama 4              its tower with a norm behind it, squares of patches, and three linear layers
     Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
                          an image see one another
 
@@ -25,12 +26,18 @@ from worker.config.decoder import DecoderConfig, DecoderFamily
 from worker.config.experts import ExpertsConfig
 from worker.config.hf_config import Fields, read_activation
 from worker.config.rope import Sections
-from worker.config.vision import ProjectorConfig, TowerConfig, VisionConfig
-from worker.families.image_processors import pixel_fields, read_most_pixels, read_pixels
+from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
+from worker.families.image_processors import (
+    pixel_fields,
+    read_most_pixels,
+    read_pixels,
+    read_rounded_pixels,
+)
 from worker.families.towers import (
     BUCKETING_SIGLIP,
     CLIP,
     INTERN_VIT,
+    LLAMA4_VIT,
     PIXTRAL,
     QWEN2_5_VIT,
     QWEN2_VIT,
@@ -73,6 +80,8 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
+    read_pixels: Callable[[Fields], PixelsConfig] = read_pixels
+    """From the fields of an image processor. Raises StartupError."""
     adjust: Callable[[DecoderConfig], DecoderConfig] = lambda decoder: decoder
     """What differs in a decoder where it stands beside an encoder."""
     whole_images: bool = False
@@ -86,7 +95,7 @@ class SeeingFamily:
         if kind not in self.towers:
             raise fields.wrong("model_type", f"only these are known: {', '.join(self.towers)}")
         tower, of_pixels = self.towers[kind].read_all(fields, kind), pixel_fields(folder)
-        values = {"pixels": read_pixels(of_pixels), **self.read(whole, tower, decoder)}
+        values = {"pixels": self.read_pixels(of_pixels), **self.read(whole, tower, decoder)}
         if self.sections is not None:
             most = read_most_pixels(of_pixels, tower.patch_size * values["projector"].merge)
             tower, values["has_grid_positions"] = replace(tower, most_pixels=most), True
@@ -185,11 +194,7 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
     features = _behind(whole, "vision_feature_layer", -1, tower.num_layers)
     if len(features) > 1 or (tower.last_norm and features[0] != tower.num_layers):
         raise whole.wrong("vision_feature_layer", "only one layer is read, the last one where a norm follows")
-    ratio = whole.number("downsample_ratio", 0.5)
-    merge = round(1 / ratio) if ratio <= 1 else 0
-    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
-        raise whole.wrong("downsample_ratio", f"must be 1 / n, n from 1 to {_MOST_MERGED}")
-    _check_squares(whole, "downsample_ratio", merge, tower)
+    merge = _read_ratio(whole, "downsample_ratio", tower)
     return {
         "features": features,
         "drops_first": True,
@@ -198,6 +203,32 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
             layer_norm_eps=1e-5,
             activation=read_activation(whole, "projector_hidden_act", "gelu"),
         ),
+    }
+
+
+def _read_ratio(fields: Fields, name: str, tower: TowerConfig) -> int:
+    """Returns the patches of a side of a square, where a file says 1 / n."""
+    ratio = fields.number(name, 0.5)
+    merge = round(1 / ratio) if ratio <= 1 else 0
+    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
+        raise fields.wrong(name, f"must be 1 / n, n from 1 to {_MOST_MERGED}")
+    _check_squares(fields, name, merge, tower)
+    return merge
+
+
+def _read_llama4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    merge, name = _read_ratio(fields, "pixel_shuffle_ratio", tower), "intermediate_size"
+    if tower.intermediate_size != tower.hidden_size * merge**2:
+        raise fields.wrong(name, f"squares of patches have {tower.hidden_size * merge**2} values")
+    inner = fields.integer("projector_input_dim", 4096)
+    for name, default in (("projector_output_dim", 4096), ("vision_output_dim", 7680)):
+        if fields.integer(name, default) != inner:
+            raise fields.wrong(name, f"projector_input_dim is {inner}")
+    return {
+        "features": (tower.num_layers,),
+        "drops_last": True,
+        "projector": ProjectorConfig(merge=merge, activation="gelu", inner_size=inner, bias=False),
     }
 
 
@@ -398,6 +429,20 @@ QWEN3_5_MOE = replace(
     decoder="qwen3_5_moe_text",
     decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
 )
+LLAMA4 = SeeingFamily(
+    towers={"llama4_vision_model": LLAMA4_VIT},
+    read=_read_llama4,
+    decoder="llama4_text",
+    decoders={"llama4_text": "llama4_text"},
+    tower="vision_model",
+    projector={
+        "up": ("vision_model.vision_adapter.mlp.fc1",),
+        "down": ("vision_model.vision_adapter.mlp.fc2",),
+        "last": ("multi_modal_projector.linear_1",),
+    },
+    text=("^", "language_model."),
+    read_pixels=read_rounded_pixels,
+)
 GEMMA3 = SeeingFamily(
     towers={"siglip_vision_model": SIGLIP_AND_NORM},
     read=_read_gemma3,
@@ -417,6 +462,7 @@ SEEING = {
     "Gemma3ForConditionalGeneration": GEMMA3,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
+    "Llama4ForConditionalGeneration": LLAMA4,
     "LlavaForConditionalGeneration": LLAVA,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,

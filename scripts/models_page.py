@@ -72,19 +72,19 @@ IMAGES_HEAD = """
 ## Images
 
 Encoders of images beside a decoder of any family above but OPT, which `text_config.model_type` names;
-Gemma 4's and Qwen's have their own decoders alone. An image, or a tile of one, becomes vectors in place of
-tokens; it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each
+those of Gemma 4, Llama 4 and Qwen have their own decoders alone. An image, or a tile of one, becomes vectors in
+place of tokens; it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each
 rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused;
 `--quantization` rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them
 yet, layer by layer; Gemma 3 and Gemma 4 on CPUs alone.
 Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text of
-Qwen3.5 and Gemma 4 is served alone over several stages, and from a checkpoint without files that say what
-pixels become.
+Llama 4, Qwen3.5 and Gemma 4 is served alone over several stages, and from a checkpoint without files that say
+what pixels become.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
-in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their
-range) and greedy tokens; and bits of a prompt alone, in chunks, beside others, preempted, and on several
-ranks. Text has the bits of the decoder without the encoder.
+in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 has none), vectors and
+logits (1e-4 of their range) and greedy tokens; and bits of a prompt alone, in chunks, beside others,
+preempted, and on several ranks. Text has the bits of the decoder without the encoder.
 
 | architecture | towers, by `vision_config.model_type` | shapes |
 | --- | --- | ---: |

@@ -7,6 +7,7 @@
     Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
                          positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
                          some blocks, too, whose vectors are added behind the decoder's first layers
+    Llama 4              its tower with a norm behind it, squares of patches, and three linear layers
     Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
                          an image see one another
     Gemma 4              its tower, averages of squares, a norm, and a product; its own decoder, in whose
@@ -33,6 +34,7 @@ from worker.families.image_processors import (
     read_centered_pixels,
     read_most_pixels,
     read_pixels,
+    read_rounded_pixels,
     read_soft_tokens,
 )
 from worker.families.normed.gemma import UNUSED_BESIDE_IMAGES
@@ -41,6 +43,7 @@ from worker.families.towers import (
     CLIP,
     GEMMA4_VIT,
     INTERN_VIT,
+    LLAMA4_VIT,
     PIXTRAL,
     QWEN2_5_VIT,
     QWEN2_VIT,
@@ -204,11 +207,7 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
     features = _behind(whole, "vision_feature_layer", -1, tower.num_layers)
     if len(features) > 1 or (tower.last_norm and features[0] != tower.num_layers):
         raise whole.wrong("vision_feature_layer", "only one layer is read, the last one where a norm follows")
-    ratio = whole.number("downsample_ratio", 0.5)
-    merge = round(1 / ratio) if ratio <= 1 else 0
-    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
-        raise whole.wrong("downsample_ratio", f"must be 1 / n, n from 1 to {_MOST_MERGED}")
-    _check_squares(whole, "downsample_ratio", merge, tower)
+    merge = _read_ratio(whole, "downsample_ratio", tower)
     return {
         "features": features,
         "drops_first": True,
@@ -217,6 +216,32 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
             layer_norm_eps=1e-5,
             activation=read_activation(whole, "projector_hidden_act", "gelu"),
         ),
+    }
+
+
+def _read_ratio(fields: Fields, name: str, tower: TowerConfig) -> int:
+    """Returns the patches of a side of a square, where a file says 1 / n."""
+    ratio = fields.number(name, 0.5)
+    merge = round(1 / ratio) if ratio <= 1 else 0
+    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
+        raise fields.wrong(name, f"must be 1 / n, n from 1 to {_MOST_MERGED}")
+    _check_squares(fields, name, merge, tower)
+    return merge
+
+
+def _read_llama4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    merge, name = _read_ratio(fields, "pixel_shuffle_ratio", tower), "intermediate_size"
+    if tower.intermediate_size != tower.hidden_size * merge**2:
+        raise fields.wrong(name, f"squares of patches have {tower.hidden_size * merge**2} values")
+    inner = fields.integer("projector_input_dim", 4096)
+    for name, default in (("projector_output_dim", 4096), ("vision_output_dim", 7680)):
+        if fields.integer(name, default) != inner:
+            raise fields.wrong(name, f"projector_input_dim is {inner}")
+    return {
+        "features": (tower.num_layers,),
+        "drops_last": True,
+        "projector": ProjectorConfig(merge=merge, activation="gelu", inner_size=inner, bias=False),
     }
 
 
@@ -432,6 +457,20 @@ QWEN3_5_MOE = replace(
     decoder="qwen3_5_moe_text",
     decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
 )
+LLAMA4 = SeeingFamily(
+    towers={"llama4_vision_model": LLAMA4_VIT},
+    read=_read_llama4,
+    decoder="llama4_text",
+    decoders={"llama4_text": "llama4_text"},
+    tower="vision_model",
+    projector={
+        "up": ("vision_model.vision_adapter.mlp.fc1",),
+        "down": ("vision_model.vision_adapter.mlp.fc2",),
+        "last": ("multi_modal_projector.linear_1",),
+    },
+    text=("^", "language_model."),
+    read_pixels=read_rounded_pixels,
+)
 GEMMA3 = SeeingFamily(
     towers={"siglip_vision_model": SIGLIP_AND_NORM},
     read=_read_gemma3,
@@ -469,6 +508,7 @@ SEEING = {
     "Gemma4ForConditionalGeneration": GEMMA4,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
+    "Llama4ForConditionalGeneration": LLAMA4,
     "LlavaForConditionalGeneration": LLAVA,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,

@@ -20,21 +20,14 @@ class PatchLinear(Matrix):
     keeps_parameter = True
 
     def __init__(
-        self,
-        patch_size: int,
-        width: int,
-        bias: bool,
-        place: Placement,
-        frames: int = 0,
-        *,
-        channels_last: bool = False,
+        self, patch_size: int, width: int, bias: bool, place: Placement, frames: int = 0, flat: bool = False
     ) -> None:
-        """frames: F; 0: one, which the checkpoint's weight has no dimension for. channels_last: the
-        checkpoint has the matrix."""
+        """frames: F; 0: one, which the checkpoint's weight has no dimension for. flat: it is a matrix
+        there."""
         weight = place.empty(width, 3 * max(1, frames) * patch_size**2)
         super().__init__(weight, place.empty(width) if bias else None)
-        self._stored = width, 3, *((frames,) if frames else ()), patch_size, patch_size
-        if channels_last:
+        self._stored: tuple[int, ...] = width, 3, *((frames,) if frames else ()), patch_size, patch_size
+        if flat:
             self._stored = tuple(weight.shape)
 
     def weights(self, *names: str) -> Iterator[Weight]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Llama4ForConditionalGeneration
 
 from tests.vision_models import FAMILIES
 from tests.worker.fakes import DrivenSequence, Driver
@@ -73,6 +73,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "vision": {"model_type": "qwen3_5_moe_vision", "num_position_embeddings": 1},
             "text": {"model_type": "qwen3_5_moe_text", "num_experts": 5, "num_experts_per_tok": 2}
             | {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40},
+        },
+    ),
+    "llama4, single patches, other angles": (
+        "llama4",
+        {
+            "vision": {"pixel_shuffle_ratio": 1.0, "intermediate_size": 32}
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
         },
     ),
     "qwen2_vl, yarn, exact gelu, no frequency by time": (
@@ -235,6 +242,9 @@ def test_text_has_the_bits_of_the_text_model(family: str, vision_model: Callable
 
 def save_decoder(model: Any, folder: Path) -> None:
     """Writes the decoder of a model that sees images as a checkpoint of its own."""
+    if isinstance(model, Llama4ForConditionalGeneration):
+        model.language_model.save_pretrained(folder)
+        return
     config = model.config.text_config
     if (decoder := DECODERS.get(config.model_type)) is not None:
         fields = config.to_dict() | {"model_type": decoder}

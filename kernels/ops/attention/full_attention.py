@@ -23,8 +23,8 @@ def full_attention(
     """[T, H, D] each -> [T, H, D], contiguous. lengths: of the segments, one after the other; empty: there is
     one."""
     if len(lengths) > 1:
-        parts = zip(*(torch.split(each, list(lengths)) for each in (query, key, value)), strict=True)
-        return torch.cat([full_attention(*part, scale) for part in parts])
+        parts = [torch.split(each, list(lengths)) for each in (query, key, value)]
+        return torch.cat([full_attention(q, k, v, scale) for q, k, v in zip(*parts, strict=True)])
     query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))  # [1, H, T, D]
     dtype, on_host = query.dtype, query.device.type == "cpu"
     if on_host and dtype.itemsize == 2:

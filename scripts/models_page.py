@@ -44,8 +44,7 @@ is known by.
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
 CPUs and CUDA devices (except what says that it is on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
-on a CPU. Of `Llama4ForConditionalGeneration` the text is served, as by
-the families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have
+on a CPU. Models with gated delta nets or Mamba-2 layers have
 a prefix cache by checkpoints of their states
 ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
 
@@ -72,9 +71,9 @@ IMAGES_HEAD = """
 ## Images
 
 Encoders of images beside a decoder of any family above but OPT, which `text_config.model_type` names;
-those of Gemma 4, Llama 4 and Qwen have their own decoders alone. An image, or a tile of one, becomes vectors in
-place of tokens; it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each
-rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused;
+those of Gemma 4, Llama 4 and Qwen have their own decoders alone. An image, or a tile of one, becomes
+vectors in place of tokens; it is encoded alone, so that vectors are a function of weights and image. Towers
+are whole on each rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused;
 `--quantization` rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them
 yet, layer by layer; Gemma 3 and Gemma 4 on CPUs alone.
 Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text of

@@ -414,7 +414,7 @@ class ForkRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., source_row: _Optional[int] = ..., sequence_index: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "token_ids", "duration_us", "started_ns", "logprobs", "prompt_logprobs", "beam_token_ids", "beam_logprobs", "prepare_us", "forward_us", "sample_us", "sample_counts", "draft_counts", "next_draft_counts", "row_errors", "draft_prefill", "draft_methods", "vectors")
+    __slots__ = ("step", "token_ids", "duration_us", "started_ns", "logprobs", "prompt_logprobs", "beam_token_ids", "beam_logprobs", "prepare_us", "forward_us", "sample_us", "sample_counts", "draft_counts", "next_draft_counts", "row_errors", "draft_prefill", "draft_methods", "vectors", "encode_us")
     STEP_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
@@ -433,6 +433,7 @@ class StepResult(_message.Message):
     DRAFT_PREFILL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_METHODS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    ENCODE_US_FIELD_NUMBER: _ClassVar[int]
     step: int
     token_ids: bytes
     duration_us: int
@@ -451,7 +452,8 @@ class StepResult(_message.Message):
     draft_prefill: bool
     draft_methods: bytes
     vectors: _containers.RepeatedCompositeFieldContainer[RowVector]
-    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., row_errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., draft_prefill: _Optional[bool] = ..., draft_methods: _Optional[bytes] = ..., vectors: _Optional[_Iterable[_Union[RowVector, _Mapping]]] = ...) -> None: ...
+    encode_us: int
+    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., row_errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., draft_prefill: _Optional[bool] = ..., draft_methods: _Optional[bytes] = ..., vectors: _Optional[_Iterable[_Union[RowVector, _Mapping]]] = ..., encode_us: _Optional[int] = ...) -> None: ...
 
 class RowVector(_message.Message):
     __slots__ = ("entry", "values")

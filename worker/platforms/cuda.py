@@ -85,12 +85,6 @@ class CudaPlatform(Platform[CudaBackend]):
         check_exactness(plan.speculation, exactness)
         if config.has_states:
             refuse_drafts(plan.speculation)
-        if any(config.whole_images):
-            raise StartupError(
-                WHAT,
-                f"tokens of an image see one another in {config.architecture}: it is computed on CPUs alone",
-                "use --device cpu",
-            )
 
         def check_dtype(dtype: torch.dtype) -> None:
             check_kernels(device, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))

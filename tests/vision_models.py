@@ -231,6 +231,50 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "images": _QWEN_IMAGES,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
+    "llama4": {
+        "class": "Llama4",
+        "vision": {"model_type": "llama4_vision_model", "image_size": 28, "patch_size": 7}
+        | {"intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40}
+        | {"projector_output_dim": 40},
+        "text": {"model_type": "llama4_text", "head_dim": 16, "intermediate_size_mlp": 56}
+        | {"num_local_experts": 3, "interleave_moe_layer_step": 2, "no_rope_layer_interval": 2}
+        | {"attention_chunk_size": 8, "intermediate_size": 32},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_index",
+        "tokens": {
+            "boi_token": "<|image|>",
+            "image_token": "<|patch|>",
+            "start_of_image_token": "<|image_start|>",
+            "end_of_image_token": "<|image_end|>",
+            "tile_x_separator_token": "<|tile_x_separator|>",
+            "tile_y_separator_token": "<|tile_y_separator|>",
+        },
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "Llama4ImageProcessor",
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "resample": 2,
+            "size": {"height": 28, "width": 28},
+            "max_patches": 6,
+            "resize_to_max_canvas": False,
+        },
+        "processor": {"processor_class": "Llama4Processor", "patch_size": 7, "pixel_shuffle_ratio": 0.5},
+    },
+    "qwen3_vl_moe": {
+        "class": "Qwen3VLMoe",
+        "vision": _QWEN_TOWER
+        | {"model_type": "qwen3_vl_moe_vision", "num_position_embeddings": 16}
+        | {"deepstack_visual_indexes": [1, 2]},
+        "text": {"model_type": "qwen3_vl_moe_text", "head_dim": 16, "rope_parameters": _QWEN3_ROPE}
+        | {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"tie_word_embeddings": False},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
     "gemma3": {
         "class": "Gemma3",
         "vision": {"model_type": "siglip_vision_model", "image_size": 32, "patch_size": 8},

@@ -14,6 +14,7 @@ _LARGEST = 1 << 16
 _ENCODERS = {
     "gemma3": "siglip_vision_model",
     "internvl": "internvl_vision",
+    "llama4": "llama4_vision_model",
     "llava": "clip_vision_model",
     "mistral3": "pixtral",
 }
@@ -22,6 +23,7 @@ _SIDES = {
     "clip_vision_model": 224,
     "idefics3_vision": 224,
     "internvl_vision": 448,
+    "llama4_vision_model": 448,
     "pixtral": 1024,
     "siglip_vision_model": 224,
     "smolvlm_vision": 224,

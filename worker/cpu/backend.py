@@ -24,7 +24,7 @@ from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.rows import AdapterRows
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
+from worker.cpu.memory_retry import compute_in_pieces, sampled_positions
 from worker.cpu.step_repeater import StepRepeater
 from worker.executor.backend import (
     Completion,
@@ -46,6 +46,7 @@ from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
+from worker.step.exhaustion import is_out_of_memory
 from worker.step.grid_positions import GridPositionRows
 from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps

@@ -71,4 +71,4 @@ def of_rank(runner: StepRunner, ranks: RankPeers | None) -> StepRunner:
     return RankRunner(runner, ranks)
 
 
-_TIMES = "started_ns", "duration_us", "prepare_us", "forward_us", "sample_us"
+_TIMES = "started_ns", "duration_us", "prepare_us", "forward_us", "sample_us", "encode_us"

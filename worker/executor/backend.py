@@ -42,13 +42,19 @@ class StepTimes(NamedTuple):
     prepare_us: int = 0
     forward_us: int = 0
     sample_us: int = 0
+    encode_us: int = 0
 
 
 class LaunchClock:
     """When the phases of a step were launched, in nanoseconds of the monotonic clock."""
 
     def __init__(self) -> None:
-        self.launched_ns = self._uploaded_ns = self._forwarded_ns = time.monotonic_ns()
+        now = time.monotonic_ns()
+        self.launched_ns = self._encoded_ns = self._uploaded_ns = self._forwarded_ns = now
+
+    def mark_encoded(self) -> None:
+        """Marks the end of the phase that encodes media, in a step that does."""
+        self._encoded_ns = time.monotonic_ns()
 
     def mark_uploaded(self) -> None:
         """Marks the end of the phase that applies the plan and makes the inputs."""
@@ -61,14 +67,16 @@ class LaunchClock:
     def times(self, started_ns: int, ended_ns: int) -> StepTimes:
         """Returns the times of a step that the device began and ended at these points."""
         duration_us = (ended_ns - started_ns) // 1000
+        encode_us = (self._encoded_ns - self.launched_ns) // 1000
         if self._forwarded_ns == self.launched_ns:  # nothing was computed
-            return StepTimes(started_ns, duration_us)
+            return StepTimes(started_ns, duration_us, encode_us=encode_us)
         return StepTimes(
             started_ns,
             duration_us,
-            prepare_us=(self._uploaded_ns - self.launched_ns) // 1000,
+            prepare_us=(self._uploaded_ns - self._encoded_ns) // 1000,
             forward_us=(self._forwarded_ns - self._uploaded_ns) // 1000,
             sample_us=(ended_ns - self._forwarded_ns) // 1000,
+            encode_us=encode_us,
         )
 
 

@@ -206,6 +206,7 @@ class StepExecutor(Generic[B]):
         with self.backend.step(plan):
             if plan.encode or plan.forgotten_media:
                 self._follow_media(plan)
+                clock.mark_encoded()
             apply_changes(plan, self.rows, self._features)
             appended, token_ids = append_tokens(plan, self.rows)
             self.backend.update_rows(plan, appended, token_ids)

@@ -100,6 +100,7 @@ class PendingStep:
             prepare_us=sum(each.prepare_us for each in times),
             forward_us=sum(each.forward_us for each in times),
             sample_us=sum(each.sample_us for each in times),
+            encode_us=sum(each.encode_us for each in times),
         )
         for entry, message in self._errors.items():
             result.row_errors.add(entry=entry, message=message)

@@ -1,6 +1,7 @@
 """What the files of a checkpoint say of how images are prepared: `preprocessor_config.json`, or
 `image_processor` in `processor_config.json`, which goes before it, as with transformers. Needs no torch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ def read_pixels(fields: Fields, *, normalizes: bool = True) -> PixelsConfig:
     if min(std) <= 0:
         raise fields.wrong("image_std", "must be greater than 0")
     return PixelsConfig(scale=scale, mean=mean, std=std)
+
+
+def read_rounded_pixels(fields: Fields) -> PixelsConfig:
+    """As read_pixels(), for a processor that computes in bfloat16: that of Llama 4."""
+    for name in ("do_rescale", "do_normalize"):
+        if not fields.boolean(name, True):
+            raise fields.wrong(name, "must be true")
+    return replace(read_pixels(fields), rounds=True)
 
 
 def _read_channels(fields: Fields, name: str) -> tuple[float, float, float]:

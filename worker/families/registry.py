@@ -185,7 +185,7 @@ def _read_seeing(
     ends = read_ends(folder, fields, tokenizer)
     for field, value in (*decoder.only.items(), *family.only.items()):
         fields.expect(field, value)
-    config = decoder.read(fields, common_fields(fields, architecture, ends))
+    config = family.adjust(decoder.read(fields, common_fields(fields, architecture, ends)))
     if (sections := family.sections) is not None:
         ropes = (None if rope is None else sections.read(fields, rope) for rope in config.ropes)
         config = replace(config, ropes=tuple(ropes))

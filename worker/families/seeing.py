@@ -7,6 +7,7 @@
     Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
                          positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
                          some blocks, too, whose vectors are added behind the decoder's first layers
+    Llama 4              its tower with a norm behind it, squares of patches, and three linear layers
     Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
                          an image see one another
     Gemma 4              its tower, averages of squares, a norm, and a product; its own decoder, in whose
@@ -24,6 +25,7 @@ from typing import Any
 
 from pagewire.checkpoints.files import BIDIRECTIONAL
 from worker.config.decoder import DecoderConfig, DecoderFamily
+from worker.config.experts import ExpertsConfig
 from worker.config.hf_config import Fields, read_activation
 from worker.config.rope import Sections
 from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
@@ -32,6 +34,7 @@ from worker.families.image_processors import (
     read_centered_pixels,
     read_most_pixels,
     read_pixels,
+    read_rounded_pixels,
     read_soft_tokens,
 )
 from worker.families.normed.gemma import UNUSED_BESIDE_IMAGES
@@ -40,6 +43,7 @@ from worker.families.towers import (
     CLIP,
     GEMMA4_VIT,
     INTERN_VIT,
+    LLAMA4_VIT,
     PIXTRAL,
     QWEN2_5_VIT,
     QWEN2_VIT,
@@ -84,6 +88,8 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
+    adjust: Callable[[DecoderConfig], DecoderConfig] = lambda decoder: decoder
+    """What differs in a decoder where it stands beside an encoder."""
     whole_images: Callable[[Fields, int | None], bool] = lambda fields, window: False
     """From text_config and the window of a layer: whether tokens of an image see all of it there."""
     read_pixels: Callable[[Fields], PixelsConfig] = read_pixels
@@ -210,11 +216,7 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
     features = _behind(whole, "vision_feature_layer", -1, tower.num_layers)
     if len(features) > 1 or (tower.last_norm and features[0] != tower.num_layers):
         raise whole.wrong("vision_feature_layer", "only one layer is read, the last one where a norm follows")
-    ratio = whole.number("downsample_ratio", 0.5)
-    merge = round(1 / ratio) if ratio <= 1 else 0
-    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
-        raise whole.wrong("downsample_ratio", f"must be 1 / n, n from 1 to {_MOST_MERGED}")
-    _check_squares(whole, "downsample_ratio", merge, tower)
+    merge = _read_ratio(whole, "downsample_ratio", tower)
     return {
         "features": features,
         "drops_first": True,
@@ -223,6 +225,32 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
             layer_norm_eps=1e-5,
             activation=read_activation(whole, "projector_hidden_act", "gelu"),
         ),
+    }
+
+
+def _read_ratio(fields: Fields, name: str, tower: TowerConfig) -> int:
+    """Returns the patches of a side of a square, where a file says 1 / n."""
+    ratio = fields.number(name, 0.5)
+    merge = round(1 / ratio) if ratio <= 1 else 0
+    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
+        raise fields.wrong(name, f"must be 1 / n, n from 1 to {_MOST_MERGED}")
+    _check_squares(fields, name, merge, tower)
+    return merge
+
+
+def _read_llama4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    merge, name = _read_ratio(fields, "pixel_shuffle_ratio", tower), "intermediate_size"
+    if tower.intermediate_size != tower.hidden_size * merge**2:
+        raise fields.wrong(name, f"squares of patches have {tower.hidden_size * merge**2} values")
+    inner = fields.integer("projector_input_dim", 4096)
+    for name, default in (("projector_output_dim", 4096), ("vision_output_dim", 7680)):
+        if fields.integer(name, default) != inner:
+            raise fields.wrong(name, f"projector_input_dim is {inner}")
+    return {
+        "features": (tower.num_layers,),
+        "drops_last": True,
+        "projector": ProjectorConfig(merge=merge, activation="gelu", inner_size=inner, bias=False),
     }
 
 
@@ -281,11 +309,23 @@ def _read_qwen(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dic
 def _read_qwen3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
     fields, name = whole.object("vision_config"), "deepstack_visual_indexes"
     deeper = fields.integers(name, least=0) if fields.has(name) else (8, 16, 24)
-    if len(set(deeper)) < len(deeper) or not all(layer < tower.num_layers for layer in deeper):
-        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once")
+    if sorted(set(deeper)) != list(deeper) or not all(layer < tower.num_layers for layer in deeper):
+        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once, in ascending order")
     if len(deeper) > decoder.num_layers:
         raise fields.wrong(name, f"the decoder has {decoder.num_layers} layers, behind which they are added")
     return {**_read_qwen(whole, tower, decoder), "deeper": tuple(layer + 1 for layer in deeper)}
+
+
+def _adjust_qwen3_vl_moe(decoder: DecoderConfig) -> DecoderConfig:
+    """Its experts' weights are [N, in, out] in one tensor, and the weights of a token's experts always sum to
+    1."""
+
+    def adjusted(experts: ExpertsConfig | None) -> ExpertsConfig | None:
+        if experts is None:
+            return None
+        return replace(experts, routing=replace(experts.routing, normalized=True), transposed=True)
+
+    return replace(decoder, experts=tuple(map(adjusted, decoder.experts)))
 
 
 def _read_qwen3_5(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
@@ -403,6 +443,14 @@ QWEN3_VL = SeeingFamily(
     },
     text=(r"^model\.", "model.language_model."),
 )
+QWEN3_VL_MOE = replace(
+    QWEN3_VL,
+    towers={"qwen3_vl_moe_vision": QWEN3_VIT, "qwen3_vl_moe": QWEN3_VIT},
+    decoder="qwen3_vl_moe_text",
+    decoders={"qwen3_vl_moe_text": "qwen3_moe"},
+    only={"norm_topk_prob": True},
+    adjust=_adjust_qwen3_vl_moe,
+)
 QWEN3_5 = replace(
     QWEN3_VL,
     towers={"qwen3_5_vision": QWEN3_VIT, "qwen3_5": QWEN3_VIT},
@@ -417,6 +465,20 @@ QWEN3_5_MOE = replace(
     towers={"qwen3_5_moe_vision": QWEN3_VIT, "qwen3_5_moe": QWEN3_VIT},
     decoder="qwen3_5_moe_text",
     decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
+)
+LLAMA4 = SeeingFamily(
+    towers={"llama4_vision_model": LLAMA4_VIT},
+    read=_read_llama4,
+    decoder="llama4_text",
+    decoders={"llama4_text": "llama4_text"},
+    tower="vision_model",
+    projector={
+        "up": ("vision_model.vision_adapter.mlp.fc1",),
+        "down": ("vision_model.vision_adapter.mlp.fc2",),
+        "last": ("multi_modal_projector.linear_1",),
+    },
+    text=("^", "language_model."),
+    read_pixels=read_rounded_pixels,
 )
 GEMMA3 = SeeingFamily(
     towers={"siglip_vision_model": SIGLIP_AND_NORM},
@@ -455,11 +517,13 @@ SEEING = {
     "Gemma4ForConditionalGeneration": GEMMA4,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
+    "Llama4ForConditionalGeneration": LLAMA4,
     "LlavaForConditionalGeneration": LLAVA,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3_VL_MOE,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
     "Qwen3_5ForConditionalGeneration": QWEN3_5,
     "SmolVLMForConditionalGeneration": SMOLVLM,

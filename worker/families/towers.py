@@ -9,6 +9,8 @@ Qwen-VL      images of any size, rotary positions by row and column, patches of 
 InternViT    a class token, learned positions, scales of what each part of a block adds
 Gemma 4      images of any size, learned vectors of rows and columns, which turn queries and keys, too, norms
              around the parts of a block; products may be clipped
+Llama 4      a class token behind the patches, learned positions and rotary ones by column and row, norms
+             before and behind the blocks
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -280,6 +282,58 @@ INTERN_VIT = TowerFamily(
 )
 
 
+def _read_llama4(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    if sizes["activation"] != "gelu":
+        raise fields.wrong("hidden_act", "only gelu is known")
+    fields.expect("multi_modal_projector_bias", False)
+    fields.expect("vision_feature_select_strategy", "default")
+    return TowerConfig(
+        **sizes,
+        **_read_axial(fields, sizes) | {"any_size": False},
+        rotates_pairs=True,
+        norm_eps=1e-5,
+        flat_patches=True,
+        class_token=True,
+        class_last=True,
+        learned_positions=True,
+        first_norm=True,
+        last_norm=True,
+    )
+
+
+_LLAMA4_LAYER = "model.layers.{layer}"
+LLAMA4_VIT = TowerFamily(
+    read=_read_llama4,
+    sizes={
+        "hidden_size": 768,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 16,
+        "image_size": 448,
+        "patch_size": 14,
+    },
+    activation="gelu",
+    names={
+        "patches": ("patch_embedding.linear",),
+        "class_token": ("class_embedding",),
+        "positions": ("positional_embedding_vlm",),
+        "first_norm": ("layernorm_pre",),
+        "blocks.{layer}.attention_norm": (f"{_LLAMA4_LAYER}.input_layernorm",),
+        "blocks.{layer}.attention.qkv": tuple(f"{_LLAMA4_LAYER}.self_attn.{part}_proj" for part in "qkv"),
+        "blocks.{layer}.attention.output": (f"{_LLAMA4_LAYER}.self_attn.o_proj",),
+        "blocks.{layer}.mlp_norm": (f"{_LLAMA4_LAYER}.post_attention_layernorm",),
+        "blocks.{layer}.mlp.up": (f"{_LLAMA4_LAYER}.mlp.fc1",),
+        "blocks.{layer}.mlp.down": (f"{_LLAMA4_LAYER}.mlp.fc2",),
+        "last_norm": ("layernorm_post",),
+    },
+    layers=r"model\.layers",
+    harmless=(
+        *("norm_eps", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim"),
+        *("projector_dropout", "vision_output_dim", "vision_feature_layer"),
+    ),
+)
+
+
 def _read_qwen(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
     """Reads what all towers of Qwen-VL have."""
     for name in ("in_channels", "in_chans"):
@@ -399,6 +453,7 @@ def _read_gemma4(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
         around_norms=True,
         clipped=fields.boolean("use_clipped_linears", False),
         position_rows=fields.integer("position_embedding_size", 10240, most=_MOST_PATCHES),
+        flat_patches=True,
         channels_last=True,
         gated=True,
     )

@@ -19,6 +19,7 @@ from worker.config.hf_config import ModelConfig
 from worker.config.names import spelled
 from worker.imports import import_metas
 from worker.layers.base import Layer
+from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.matrix import LinearMethod, PlainMethod
 from worker.memory.kv_cache import fitting
 from worker.models.base import Family, LanguageModel
@@ -113,6 +114,7 @@ def load_model(
             fill_dummy(table, initialize.seed, progress, device, bits.write)
             return model, place.dtype
         names = _fitting_names(model, family, checkpoint)
+        _read_as_stored(model, names, checkpoint)
         table = weight_table(model, names)
         others = [
             each for layer, stored in layers_and_names(model, names) for each in layer.elsewhere(*stored)
@@ -163,6 +165,15 @@ def _fitting_names(
         if all(weight.name in checkpoint for weight in weight_table(model, found)):
             return found
     return family.names
+
+
+def _read_as_stored(
+    model: LanguageModel, names: Mapping[str, tuple[str, ...]], checkpoint: TensorSource
+) -> None:
+    """Has all matrices of experts go by the shapes of their tensors, where each is one tensor."""
+    for layer, stored in layers_and_names(model, names):
+        if isinstance(layer, ExpertMatrices) and stored[0] in checkpoint:
+            layer.read_as_stored(checkpoint.shape(stored[0]))
 
 
 def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:

@@ -4,6 +4,7 @@ The core says what is encoded and what is forgotten (StepPlan), and mirrors both
 weights and item: they are the same whenever an item is encoded.
 """
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,10 @@ import torch
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.media import DIGEST_SIZE
+from worker.step.exhaustion import is_out_of_memory
 from worker.step.rows import PlanError, column, require
+
+log = logging.getLogger(__name__)
 
 Encode = Callable[[torch.Tensor], torch.Tensor]
 """[height, width, 3] uint8 -> [n, D * E], of the model's dtype and on its device; n is 0 where the encoder
@@ -36,8 +40,20 @@ class EncodedItems:
                 raise PlanError("an item is to be encoded, and the model has no encoder")
             require(len(item.digest) == DIGEST_SIZE, f"a digest has {len(item.digest)} bytes")
             require(item.digest not in self._kept, "an item that is kept is encoded")
-            vectors = self._encode(_pixels(item))
-            self._kept[item.digest] = vectors if vectors.isfinite().all() else vectors[:0]
+            self._kept[item.digest] = self._vectors(_pixels(item))
+
+    def _vectors(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Returns the vectors of an image; none where they are not finite, or memory does not suffice."""
+        assert self._encode is not None
+        try:
+            found = self._encode(pixels)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            height, width = pixels.shape[:2]
+            log.warning("memory does not suffice to encode an image of %d x %d pixels", width, height)
+            return self._encode(pixels[:0])
+        return found if found.isfinite().all() else found[:0]
 
     def forget_all(self) -> None:
         """Forgets all items, for a core that knows of none."""
@@ -47,8 +63,8 @@ class EncodedItems:
         return len(self._kept)
 
     def __getitem__(self, digest: bytes) -> torch.Tensor:
-        """Returns the vectors of an item, [n, D * E]; none where they are not finite. Raises PlanError where
-        it is not kept."""
+        """Returns the vectors of an item, [n, D * E]; none where it could not be encoded. Raises PlanError
+        where it is not kept."""
         found = self._kept.get(digest)
         if found is None:
             raise PlanError("a row computes positions of an item that is not encoded")

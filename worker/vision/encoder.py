@@ -39,7 +39,7 @@ class Projector(Layer):
         def linear(inputs: int, outputs: int, bias: bool) -> ColumnLinear:
             return column_linear(inputs, (outputs,), bias, place)
 
-        self.norm = self.merging = self.layer_norm = self.down = None
+        self.norm = self.merging = self.layer_norm = self.down = self.last = None
         if config.tower_norm_eps is not None:
             self.norm = norm(inputs, config.tower_norm_eps, place)
         averages = config.average_eps is not None
@@ -51,10 +51,12 @@ class Projector(Layer):
             self.merging, merged = linear(merged, inputs, False), inputs
         if config.layer_norm_eps is not None:
             self.layer_norm = LayerNorm(merged, config.layer_norm_eps, place)
-        inner = merged if config.inner_square else width
+        inner = merged if config.inner_square else config.inner_size or width
         self.up = ParameterLinear(merged, width, place) if averages else linear(merged, inner, config.bias)
         if config.activation is not None:
-            self.down = linear(inner, width, config.bias)
+            self.down = linear(inner, config.inner_size or width, config.bias)
+        if config.inner_size:
+            self.last = linear(inner, width, config.bias)
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
         """[N, E of the tower] -> [n, E]. grid: rows and columns of patches, where squares are made."""
@@ -69,7 +71,10 @@ class Projector(Layer):
         x = self.up(x if self.layer_norm is None else self.layer_norm(x), batch)
         if self.down is None or self.config.activation is None:
             return x
-        return self.down(self.ops.activation(x, self.config.activation), batch)
+        x = self.down(self.ops.activation(x, self.config.activation), batch)
+        if self.last is None:
+            return x
+        return self.last(self.ops.activation(x, self.config.activation), batch)
 
 
 class PoolingProjector(Layer):
@@ -152,7 +157,8 @@ class ImageEncoder(Layer):
         states = self.tower(cut, grid)
         features = [states[number] for number in self.config.features]
         x = features[0] if len(features) == 1 else torch.cat(features, 1)
-        found = [self.projector(x[1:] if self.config.drops_first else x, grid)]
+        x = x[1:] if self.config.drops_first else x
+        found = [self.projector(x[:-1] if self.config.drops_last else x, grid)]
         for number, projector in zip(self.config.deeper, self.deeper, strict=True):
             found.append(projector(states[number], grid))
         return found[0] if len(found) == 1 else torch.cat(found, 1)

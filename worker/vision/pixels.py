@@ -1,7 +1,8 @@
 """Pixels of 8 bits as a tower reads them, with the bits of transformers.
 
 Its processors compute (float32(pixel * scale) - mean) / std, the product in float64, the rest in float32 (the
-backend of Pillow). A channel has 256 values: they are computed once, and looked up.
+backend of Pillow); that of Llama 4 all in bfloat16. A channel has 256 values: they are computed once, and
+looked up.
 """
 
 import numpy as np
@@ -12,6 +13,13 @@ from worker.config.vision import PixelsConfig
 
 def pixel_table(config: PixelsConfig) -> torch.Tensor:
     """Returns what each value of each channel becomes, [3, 256] float32."""
+    if config.rounds:
+        values = torch.arange(256, dtype=torch.bfloat16) * config.scale
+        of_channels = (
+            torch.tensor(each, dtype=torch.bfloat16)[:, None] for each in (config.mean, config.std)
+        )
+        subtracted, divisor = of_channels
+        return ((values - subtracted) / divisor).float()
     scaled = (np.arange(256, dtype=np.float64) * config.scale).astype(np.float32)
     mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
     return torch.from_numpy((scaled - mean) / std)

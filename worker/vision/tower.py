@@ -28,10 +28,8 @@ class Tower(Layer):
         """features: behind so many blocks, each. place: of what every rank holds whole."""
         super().__init__()
         self.config, self._features, width = config, features, config.hidden_size
-        self.patches = PatchLinear(
-            *(config.patch_size, width, config.patch_bias, place, config.frames),
-            channels_last=config.channels_last,
-        )
+        of_patch = config.patch_bias, place, config.frames, config.flat_patches
+        self.patches = PatchLinear(config.patch_size, width, *of_patch)
         batch = (1,) if config.stored_as_batch else ()
         self.class_token = self.positions = None
         if config.class_token:
@@ -50,7 +48,7 @@ class Tower(Layer):
 
     def forward(self, patches: torch.Tensor, grid: tuple[int, int]) -> dict[int, torch.Tensor]:
         """[N, 3 * F * P * P] of an image -> by number of a block, the states behind it, [N, E] each, behind
-        the class token's, if there is one. grid: rows and columns of patches."""
+        or before the class token's, if there is one. grid: rows and columns of patches."""
         x, residual = self._embed(patches, grid), None
         batch, rotation = batch_of(len(x), x.device), self._rotation(*grid, x.device)
         order, lengths = None, torch.empty(0)
@@ -73,7 +71,8 @@ class Tower(Layer):
         """[N, 3 * F * P * P] -> the input of the first block, [N, E]."""
         x = self.patches.product(patches)
         if self.class_token is not None:
-            x = torch.cat((self.class_token.vectors, x))
+            both = (x, self.class_token.vectors)
+            x = torch.cat(both if self.config.class_last else both[::-1])
         if self.positions is not None:
             table, rows = self.positions.vectors, self._rows_of_positions
             if self.config.position_rows:
@@ -88,7 +87,12 @@ class Tower(Layer):
         theta, size = self.config.rotary_theta, self.config.head_dim
         if theta is None:
             return None
-        angles = axial_angles(rows, columns, size, theta, device, equal=self.config.equal_frequencies)
+        if self.config.rotates_pairs:
+            angles = column_angles(rows, columns, size, theta, device)
+            if self.config.class_last:
+                angles = torch.cat((angles, angles.new_zeros(1, size // 2)))
+        else:
+            angles = axial_angles(rows, columns, size, theta, device, equal=self.config.equal_frequencies)
         cos, sin = angles.cos(), angles.sin()
         return Rotation(torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1), None, self.ops)
 
@@ -116,7 +120,9 @@ def block(config: TowerConfig, place: Placement) -> AnyBlock:
 def attention(config: TowerConfig, place: Placement) -> TowerAttention:
     """Returns the attention part of a block."""
     width, heads = config.hidden_size, config.num_heads
-    qkv = qkv_linear(width, heads, heads, config.head_dim, config.qkv_bias, place)
+    size = config.head_dim
+    order = (*range(0, size, 2), *range(1, size, 2)) if config.rotates_pairs else ()
+    qkv = qkv_linear(width, heads, heads, size, config.qkv_bias, place, head_order=order)
     norms = None
     if config.head_norms:
         norms = RMSNorm(width, HEAD_NORM_EPS, place), RMSNorm(width, HEAD_NORM_EPS, place)
@@ -148,6 +154,13 @@ def axial_angles(
     by_row = (row[:, None] * frequencies[::2])[:, None].expand(-1, columns, -1)
     by_column = (column[:, None] * frequencies[0 if equal else 1 :: 2])[None].expand(rows, -1, -1)
     return torch.cat((by_row, by_column), 2).view(rows * columns, -1)
+
+
+def column_angles(rows: int, columns: int, size: int, theta: float, device: torch.device) -> torch.Tensor:
+    """As axial_angles() with equal frequencies, the first half by the column, and both numbered from 1."""
+    angles = axial_angles(rows + 1, columns + 1, size, theta, device, equal=True)
+    by_row, by_column = angles.view(rows + 1, columns + 1, -1)[1:, 1:].chunk(2, dim=2)
+    return torch.cat((by_column, by_row), 2).view(rows * columns, -1)
 
 
 def windows(rows: int, columns: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from pagewire.ipc.columns import unpack_u32
 from pagewire.media import media_digest
 from pagewire.v1 import prompt_pb2
 from tests.frontend.media.conftest import FolderOf, read
+from tests.frontend.media.llama4_judge import Llama4Judge
 from tests.frontend.media.pictures import MODES, file_of, picture
 from tests.vision_models import FAMILIES, placeholder, vector_token
 
@@ -33,6 +35,7 @@ PROCESSOR = {
     "Gemma4": "gemma4.processing_gemma4",
     "Idefics3": "idefics3.processing_idefics3",
     "InternVL": "internvl.processing_internvl",
+    "Llama4": "llama4.processing_llama4",
     "Llava": "llava.processing_llava",
     "Pixtral": "pixtral.processing_pixtral",
     "Qwen2VL": "qwen2_vl.processing_qwen2_vl",
@@ -51,8 +54,11 @@ def sizes_of(family: str) -> list[tuple[int, int]]:
 
 
 def judge(folder: Path) -> Any:
-    """Returns transformers' image processor that computes with Pillow."""
+    """Returns transformers' image processor that computes with Pillow; Llama 4 has no other than that of
+    torchvision."""
     values = read(folder, "preprocessor_config.json")
+    if values["image_processor_type"] == "Llama4ImageProcessor":
+        return Llama4Judge(values)
     kind = getattr(transformers, values["image_processor_type"] + "Pil")
     return kind.from_dict(values)
 
@@ -104,10 +110,14 @@ def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
     if family == "gemma3":
         vectors = tokens["image_token"] * fields["image_seq_length"]
         fields["full_image_sequence"] = f"\n\n{tokens['boi_token']}{vectors}{tokens['eoi_token']}\n\n"
+    made = getattr(module, f"{name}Processor")
+    if family == "llama4":
+        fields["downsample_ratio"] = round(1 / fields["pixel_shuffle_ratio"] ** 2)
+        fields["_prompt_split_image"] = partial(made._prompt_split_image, None)
     fields["global_image_tag"] = tokens.get("global_image_token")
     merge = read(folder, "preprocessor_config.json").get("merge_size")
     fields["image_processor"] = SimpleNamespace(merge_size=merge)
-    text: str = getattr(module, f"{name}Processor").replace_image_token(SimpleNamespace(**fields), inputs, 0)
+    text: str = made.replace_image_token(SimpleNamespace(**fields), inputs, 0)
     return text
 
 

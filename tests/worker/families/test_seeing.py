@@ -83,6 +83,12 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("gemma4", {"text_config__model_type": "gemma3_text"}, "no decoder of that type"),
         ("gemma4", {"text_config__pad_token_id": 340}, "vocab_size_per_layer_input"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
+        ("llama4", {"vision_config__pixel_shuffle_ratio": 0.3}, "pixel_shuffle_ratio"),
+        ("llama4", {"vision_config__intermediate_size": 120}, "have 128 values"),
+        ("llama4", {"vision_config__vision_output_dim": 41}, "projector_input_dim is 40"),
+        ("llama4", {"vision_config__hidden_act": "silu"}, "hidden_act"),
+        ("llama4", {"vision_config__multi_modal_projector_bias": True}, "multi_modal_projector_bias"),
+        ("llama4", {"text_config__model_type": "llama"}, "no decoder of that type"),
         ("internvl", {"vision_feature_select_strategy": "full"}, "in no square"),
         ("internvl", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
         ("qwen2_5_vl", {"text_config__rope_parameters__mrope_section": [2, 2, 3]}, "have 6 frequencies"),
@@ -93,7 +99,9 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("qwen2_5_vl", {"vision_config__out_hidden_size": 64}, "the decoder has 48"),
         ("qwen3_vl", {"vision_config__num_position_embeddings": 15}, "must be a square"),
         ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 3]}, "blocks below 3"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [2, 0]}, "ascending order"),
         ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 1, 2]}, "has 2 layers"),
+        ("qwen3_vl_moe", {"text_config__norm_topk_prob": False}, "norm_topk_prob"),
         ("qwen3_5", {"vision_config__deepstack_visual_indexes": [1]}, "no such layers"),
         ("qwen2_vl", {"vision_config__hidden_size": 64}, "the decoder has 48"),
         ("qwen2_vl", {"vision_config__in_channels": 4}, "in_channels"),
@@ -313,6 +321,22 @@ def assert_read(
     found, expected = (Driver(each, dtype="float32") for each in (folder, folders[family]))
     with torch.inference_mode():
         assert torch.equal(*(each.runner.backend.model.vision(image) for each in (found, expected)))
+
+
+def test_experts_of_published_files(folders: dict[str, Path], tmp_path: Path):
+    """Qwen3-VL's are [N, in, out] there, and [N, out, in] where transformers 5 has written them."""
+    folder = edited(folders["qwen3_vl_moe"], tmp_path / "published")
+    tensors = load_file(folders["qwen3_vl_moe"] / "model.safetensors")
+    stacked = {name: tensor for name, tensor in tensors.items() if ".experts." in name}
+    assert len(stacked) == 4
+    turned = {name: tensor.transpose(1, 2).contiguous() for name, tensor in stacked.items()}
+    save_file(tensors | turned, folder / "model.safetensors")
+    parameters = [
+        Driver(each, dtype="float32").runner.backend.model.named_parameters()
+        for each in (folders["qwen3_vl_moe"], folder)
+    ]
+    for (name, one), (_, other) in zip(*parameters, strict=True):
+        assert torch.equal(one, other), name
 
 
 def test_a_tensor_of_the_tower_that_is_missing_or_unknown_is_named(folders: dict[str, Path], tmp_path: Path):

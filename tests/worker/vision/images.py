@@ -1,7 +1,7 @@
 """Images for the tests of encoders: items as the frontend makes them, and what transformers makes of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "internvl": ((28, 28),),
     "qwen2_vl": ((16, 32), (48, 8), (24, 24)),
     "qwen3_vl": ((16, 40), (8, 48), (8, 8)),
+    "qwen3_vl_moe": ((24, 16), (8, 16), (16, 16)),
     "qwen3_5": ((8, 24), (24, 24), (16, 8)),
     "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
     "gemma3": ((32, 32),),
     "gemma4": ((16, 24), (8, 40), (24, 16)),
+    "llama4": ((28, 28),),
 }
 """Of images, in pixels: height, width."""
 WHOLE = frozenset({"gemma3"})
@@ -67,6 +69,16 @@ def prompt_of(
     return ids, items
 
 
+def pixels_of_llama4(image: torch.Tensor, images: Mapping[str, Any]) -> torch.Tensor:
+    """[3, height, width] uint8 -> bfloat16, by the operations of its processor, which needs torchvision."""
+    scaled = image.to(torch.bfloat16) * images["rescale_factor"]
+    mean, std = (
+        torch.as_tensor(images[name], dtype=torch.bfloat16)[:, None, None]
+        for name in ("image_mean", "image_std")
+    )
+    return scaled.sub(mean).div_(std)
+
+
 class Judge:
     """A model of transformers."""
 
@@ -82,6 +94,8 @@ class Judge:
         if self.family == "gemma4":
             return 2 * (torch.from_numpy(scaled) - 0.5)
         mean, std = self._images["image_mean"], self._images["image_std"]
+        if self.family == "llama4":
+            return pixels_of_llama4(torch.from_numpy(image.transpose(2, 0, 1)), self._images).float()
         return torch.from_numpy(normalize(scaled, mean, std, input_data_format="channels_first"))
 
     def inputs(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
@@ -120,6 +134,10 @@ class Judge:
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:
         """[n, D * E] of one image."""
+        if self.family == "llama4":
+            features = self.model.get_image_features(**self.inputs([image])).last_hidden_state
+            projected: torch.Tensor = self.model.multi_modal_projector(features)[0]
+            return projected
         found = self.model.model.get_image_features(**self.inputs([image]))
         parts = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
         return torch.cat([torch.cat([each.flatten(0, -2) for each in part]) for part in parts], 1)

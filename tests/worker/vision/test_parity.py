@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Llama4ForConditionalGeneration
 
 from tests.vision_models import FAMILIES
 from tests.worker.fakes import DrivenSequence, Driver
@@ -75,6 +75,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             | {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40},
         },
     ),
+    "llama4, single patches, other angles": (
+        "llama4",
+        {
+            "vision": {"pixel_shuffle_ratio": 1.0, "intermediate_size": 32}
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+        },
+    ),
     "qwen2_vl, yarn, exact gelu, no frequency by time": (
         "qwen2_vl",
         {
@@ -122,7 +129,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 TEXT, MORE = [5, 100, 317, 210, 7, 3, 12], [9, 0, 160]
-DECODERS = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+DECODERS = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
 """By model_type of text_config that is no decoder of its own: that which is the same for text."""
 LIKE_QWEN2_5 = ("qwen2_vl",)
 """Families of which another one has all that steps could change."""
@@ -211,7 +223,9 @@ def test_bits_do_not_depend_on_threads(family: str, threads: int, vision_model: 
     with torch.inference_mode():
         expected = vision(image)
         torch.set_num_threads(threads)
+        vision.ops.team.set_threads(threads)
         assert torch.equal(vision(image), expected)
+        vision.ops.team.set_threads(1)
 
 
 @pytest.mark.cpu_kernels
@@ -228,12 +242,17 @@ def test_text_has_the_bits_of_the_text_model(family: str, vision_model: Callable
 
 def save_decoder(model: Any, folder: Path) -> None:
     """Writes the decoder of a model that sees images as a checkpoint of its own."""
+    if isinstance(model, Llama4ForConditionalGeneration):
+        model.language_model.save_pretrained(folder)
+        return
     config = model.config.text_config
     if (decoder := DECODERS.get(config.model_type)) is not None:
         fields = config.to_dict() | {"model_type": decoder}
         fields["rope_parameters"] = {
             name: value for name, value in fields["rope_parameters"].items() if not name.startswith("mrope")
         }
+        if decoder == "qwen3_moe":
+            fields["norm_topk_prob"] = True
         config = AutoConfig.for_model(**fields)
     made = AutoModelForCausalLM.from_config(config)
     inner = getattr(model.model, "language_model", None) or model.model.text_model

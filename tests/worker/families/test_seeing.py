@@ -82,6 +82,8 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("gemma4", {"vision_config__hidden_activation": "swiglu"}, "hidden_activation"),
         ("gemma4", {"text_config__model_type": "gemma3_text"}, "no decoder of that type"),
         ("gemma4", {"text_config__pad_token_id": 340}, "vocab_size_per_layer_input"),
+        ("gemma4_unified", {"vision_config__output_proj_dims": 48}, "mm_embed_dim is 40"),
+        ("gemma4_unified", {"vision_config__hidden_act": "gelu"}, "hidden_act"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
         ("llama4", {"vision_config__pixel_shuffle_ratio": 0.3}, "pixel_shuffle_ratio"),
         ("llama4", {"vision_config__intermediate_size": 120}, "have 128 values"),
@@ -166,6 +168,9 @@ def test_layers_in_which_images_are_seen_whole(folders: dict[str, Path], tmp_pat
     fields = {"text_config__use_bidirectional_attention": "vision"}
     folder = edited(folders["gemma4"], tmp_path / "edited", **fields)
     assert read_model_config(folder).whole_images == (True, False) * 2
+    fields = {"text_config__use_bidirectional_attention": None, "text_config__sliding_window": None}
+    unsaid = read_model_config(edited(folders["gemma4_unified"], tmp_path / "unsaid", **fields))
+    assert unsaid.whole_images == (False, True, False) and unsaid.windows == (None, 1024, None)
 
 
 def test_bounds_may_be_infinite_and_no_number_may_be_none(folders: dict[str, Path], tmp_path: Path):

@@ -79,6 +79,7 @@ def make_ready(
             media_kinds=[] if config.vision is None else [engine_pb2.MEDIA_KIND_IMAGE],
         ),
         max_item_vectors=0 if config.vision is None else config.vision.max_vectors,
+        tokens_per_vector=model.tokens_per_vector,
         eos_origins=config.eos_origins,
         num_blocks=executor.rows.cache_blocks,
         kv_cache_bytes=model.cache_bytes(executor),

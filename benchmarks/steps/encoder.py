@@ -43,15 +43,26 @@ SMOLVLM_256M: dict[str, dict[str, Any]] = {
         "initializer_range": 0.02,
     },
 }
+SMALL: dict[str, dict[str, Any]] = {
+    "vision": SMOLVLM_256M["vision"]
+    | {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    | {"image_size": 256},
+    "text": SMOLVLM_256M["text"]
+    | {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 3}
+    | {"num_key_value_heads": 1},
+}
+"""As SmolVLM-256M, of a fiftieth of the work."""
 
 
-def make(folder: Path) -> None:
-    """Writes a model of the shape of SmolVLM-256M: tiles of 512 x 512 pixels, 64 vectors each."""
+def make(folder: Path, sizes: dict[str, dict[str, Any]] = SMOLVLM_256M) -> None:
+    """Writes a model of the shape of SmolVLM-256M: tiles of 512 x 512 pixels, 64 vectors each. sizes: or of
+    others, with a vector for 16 patches, too."""
     from tests.vision_models import make_vision_model
 
-    images = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
-    processor = {"image_seq_len": 64}
-    make_vision_model(folder, "smolvlm", images=images, processor=processor, **SMOLVLM_256M, scale_factor=4)
+    side = sizes["vision"]["image_size"]
+    images = {"size": {"longest_edge": 4 * side}, "max_image_size": {"longest_edge": side}}
+    processor = {"image_seq_len": (side // sizes["vision"]["patch_size"]) ** 2 // 16}
+    make_vision_model(folder, "smolvlm", images=images, processor=processor, **sizes, scale_factor=4)
 
 
 def image_of(side: int, number: int) -> Any:

@@ -51,7 +51,7 @@ from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_stages, refuse_fast_matmul
-from worker.startup.model import dtype_name, model_bytes, stored_dtype
+from worker.startup.model import dtype_name, model_bytes, stored_dtype, tokens_per_vector
 from worker.step.warmup_plans import Execute, decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
 
@@ -185,6 +185,10 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         swap_bytes = 0 if self.plan.config.has_states else initialize.swap_space_bytes
         swap_space = make_swap_space(swap_bytes, cache, beside)
         return self._assemble(cache, swap_space, grammars.rows(self.plan.report))
+
+    @property
+    def tokens_per_vector(self) -> int:
+        return tokens_per_vector(self.computing.model)
 
     def _make_cache(self) -> KVCache:
         """Returns the KV cache, as large as requested or as fits beside that of a draft model, and states."""

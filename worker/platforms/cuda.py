@@ -55,7 +55,7 @@ from worker.pooling.heads import read_heads
 from worker.pooling.vectors import Floats
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_quantization, refuse_second_quantization
-from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype
+from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype, tokens_per_vector
 
 logger = logging.getLogger(__name__)
 
@@ -228,6 +228,10 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
 
     def cache_bytes(self, executor: StepExecutor[CudaBackend]) -> int:
         return executor.backend.cache.num_bytes
+
+    @property
+    def tokens_per_vector(self) -> int:
+        return tokens_per_vector(self.model)
 
     def swap_us_per_block(self, executor: StepExecutor[CudaBackend]) -> float:
         return executor.backend.swap_space.measure_us_per_block()

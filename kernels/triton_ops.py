@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
+from kernels.ops.layers.leaves import SumOrder
 from kernels.torch_ops import HeadWeight, Ops
 from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
@@ -59,11 +60,16 @@ class TritonOps(Ops):
         return gated_activation(gate_up, name)
 
     def linear(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        wide: bool = False,
+        order: SumOrder | None = None,
     ) -> torch.Tensor:
         if self.by_library and not wide:
             return super().linear(x, weight, bias)
-        return linear(x, weight, bias, wide)
+        return linear(x, weight, bias, wide, order=order)
 
     def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
         return DeviceAdapter(layers, self._place)

@@ -11,6 +11,7 @@ import torch
 from benchmarks.gpu.low_bits import FORMS
 from kernels.ops.experts.routing import Routing, Score
 from kernels.ops.layers.adapters import DeviceAdapters
+from kernels.ops.layers.leaves import SumOrder
 from kernels.ops.sampling.token_masks import Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape, ScanRates
@@ -224,6 +225,8 @@ def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
 
 PRODUCTS = {"qkv": (6144, 4096), "output": (4096, 4096), "gate and up": (28672, 4096), "down": (4096, 14336)}
 """Weights of Llama-3-8B."""
+LEAVES = {"output": 4, "down": 8}
+"""Of those whose inputs ranks may divide."""
 
 
 def product_launches() -> Iterator[tuple[str, Launch]]:
@@ -232,7 +235,8 @@ def product_launches() -> Iterator[tuple[str, Launch]]:
     for tokens in (1, 32, 64, 128, 512):
         for name, shape in PRODUCTS.items():
             x, weight = empty(tokens, shape[1], dtype=BF16), empty(*shape, dtype=BF16)
-            yield f"product bf16 {name}, {tokens} tokens", partial(linear, x, weight)
+            order = SumOrder(shape[0], LEAVES.get(name, 0))
+            yield f"product bf16 {name}, {tokens} tokens", partial(linear, x, weight, order=order)
         for dtype in (BF16, FP16, FP32):
             x, weight, bias = (empty(*shape, dtype=dtype) for shape in ((tokens, 4864), (896, 4864), (896,)))
             yield f"product {SHORT[dtype]} 896 x 4864, {tokens} tokens", partial(linear, x, weight, bias)

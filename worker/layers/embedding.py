@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import InputBatch, adapters
+from kernels.api import InputBatch, SumOrder, adapters
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement, Shares
@@ -28,6 +28,7 @@ class VocabEmbedding(Matrix):
         assert held, "more ranks than tokens"
         super().__init__(place.empty(len(held), width))
         self.vocab_size, self.width, self.group, self.shares = vocab_size, width, place.group, shares
+        self.sum_order = SumOrder(vocab_size)
         self.rows = slice(held.start, held.stop)
         """Of the whole table, those that this rank holds."""
 

@@ -31,7 +31,6 @@ from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.layers import adapters as adapters
-from kernels.ops.layers.leaves import SumOrder as SumOrder
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
@@ -45,6 +44,7 @@ from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder as SumOrder
 
 
 def default_ops() -> Ops:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
-from kernels.ops.layers.leaves import SumOrder
 from kernels.torch_ops import HeadWeight, Ops
 from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
@@ -22,6 +21,7 @@ from kernels.triton.experts.tile_sizes import token_classes
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder
 from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm

@@ -11,7 +11,6 @@ import torch
 from benchmarks.gpu.low_bits import FORMS
 from kernels.ops.experts.routing import Routing, Score
 from kernels.ops.layers.adapters import DeviceAdapters
-from kernels.ops.layers.leaves import SumOrder
 from kernels.ops.sampling.token_masks import Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape, ScanRates
@@ -33,6 +32,7 @@ from kernels.triton.experts.route import route
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 from kernels.triton.sampling.draws import Draws, Filters
 from kernels.triton.sampling.filtered_sample import filtered_sample

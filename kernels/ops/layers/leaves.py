@@ -10,12 +10,10 @@ result are the same for any N. A product with one leaf is an ordinary one. Sums 
 order, and need no leaves (kernels.cpu.matmul.int8).
 
 On a CUDA device a leaf is one range of kernels.triton.matmul.ranges; products whose inputs ranks do not split
-are chains of ranges there, whose length follows from the shape of the whole weight: SumOrder says which.
+are chains of ranges there, whose length follows from the shape of the whole weight.
 
 Needs neither torch nor numpy.
 """
-
-from dataclasses import dataclass
 
 MOST = 8
 LEAST_INPUTS = 1024
@@ -25,16 +23,6 @@ MULTIPLE = 32
 """Leaves have a multiple of so many inputs: they end where words of packed weights do."""
 UNDIVIDED = 1 << 62
 """The multiple where a product is one leaf: its sums are exact in any order, or its inputs are permuted."""
-
-
-@dataclass(frozen=True)
-class SumOrder:
-    """In which order a CUDA device adds the products with a matrix, of which a rank may have a part."""
-
-    features: int
-    """Rows of the whole matrix."""
-    leaves: int = 0
-    """Of the inputs of this rank, a power of two; 0: ranks do not split the inputs."""
 
 
 def count_leaves(inputs: int, units: int, multiple: int = 1) -> int:

@@ -15,8 +15,8 @@ Bytes moved: those of the weight, T * K read and T * N written.
 import torch
 import torch.nn.functional as F
 
-from kernels.ops.layers.leaves import SumOrder
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder
 
 
 def linear(

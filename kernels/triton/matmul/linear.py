@@ -19,10 +19,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.layers.leaves import SumOrder
 from kernels.triton.capabilities import capability_of
 from kernels.triton.matmul.range_launch import launch_of
-from kernels.triton.matmul.ranges import LinearSizes, choose_sizes
+from kernels.triton.matmul.ranges import LinearSizes, SumOrder, choose_sizes
 from kernels.triton.requirements import num_processors
 
 

@@ -24,8 +24,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.layers.leaves import MOST, SumOrder
-from kernels.triton.matmul.ranges import LinearSizes, ranges_of
+from kernels.triton.matmul.ranges import LinearSizes, SumOrder, ranges_of
 
 BLOCK = 1024
 
@@ -78,7 +77,7 @@ def sum_ranges(
 ) -> None:
     """Writes out [T, N]. as_tree: of 1, 2, 4 or 8 parts."""
     ranges, tokens, features = parts.shape
-    assert not as_tree or ranges in (1, 2, 4, MOST)
+    assert not as_tree or ranges in (1, 2, 4, 8)
     assert parts.is_contiguous() and out.is_contiguous() and out.shape == (tokens, features)
     if tokens and features:
         _sum_kernel[(tokens, -(-features // BLOCK))](

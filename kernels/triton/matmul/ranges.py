@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.ops.layers.leaves import SumOrder
 from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability
 from kernels.triton.requirements import next_power_of_2
 
@@ -53,6 +52,16 @@ class LinearSizes:
     warps: int
     stages: int
     splits: bool  # each program sums one range
+
+
+@dataclass(frozen=True)
+class SumOrder:
+    """In which order a CUDA device adds the products with a matrix, of which a rank may have a part."""
+
+    features: int
+    """Rows of the whole matrix."""
+    leaves: int = 0
+    """Of the inputs of this rank, a power of two; 0: ranks do not split the inputs."""
 
 
 def range_length(features: int, depth: int) -> int:

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from kernels import triton_ops
-from kernels.ops.layers.leaves import SumOrder
 from kernels.triton.matmul import ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.range_launch import sum_ranges
-from kernels.triton.matmul.ranges import LinearSizes, range_length
+from kernels.triton.matmul.ranges import LinearSizes, SumOrder, range_length
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 from tests.kernels.triton.references import add_as_tree, sum_ranges_reference

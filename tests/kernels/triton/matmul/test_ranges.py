@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from kernels.ops.layers.leaves import SumOrder
 from kernels.triton.capabilities import CAPABILITIES
 from kernels.triton.experts.tile_sizes import token_classes
 from kernels.triton.matmul.ranges import (
@@ -12,6 +11,7 @@ from kernels.triton.matmul.ranges import (
     MOST_RANGES,
     UNIT,
     LinearSizes,
+    SumOrder,
     choose_sizes,
     range_length,
     ranges_of,

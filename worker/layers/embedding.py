@@ -62,7 +62,7 @@ class VocabEmbedding(Matrix):
     def _of_owners(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] -> [T, E]: each row from the rank that holds it."""
         local = (token_ids - self.rows.start).clamp(0, len(self.shares.held) - 1)
-        of_ranks = torch.stack(tuple(self.group.gather(self.look_up(local))))
+        of_ranks = self.group.stacked(self.look_up(local))
         owners = token_ids // self.shares.largest
         return of_ranks[owners, torch.arange(len(token_ids), device=token_ids.device)]
 

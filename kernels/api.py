@@ -44,6 +44,7 @@ from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder as SumOrder
 
 
 def default_ops() -> Ops:

@@ -51,6 +51,10 @@ class RankPeers(Exchange):
     def _check_peers(self) -> None:
         """Raises RankGone where it is known that no other rank will come."""
 
+    def check(self) -> None:
+        """Raises RankGone where another rank has ended, or has given up."""
+        self._check_peers()
+
     def _look(self, what: str, limit_s: float | None = None) -> None:
         """Raises RankGone where something is waited for in vain, or has been for too long. what: that is.
         limit_s: None: DEADLINE_S."""

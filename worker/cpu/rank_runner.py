@@ -7,11 +7,18 @@ the same steps. All ranks end a burst behind the same step: where rank 0 is inte
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.rank_peers import RankPeers
 from worker.kv_transfer.transfer import BlockTransfer
 from worker.loop import Compilation, StepRunner, never
+
+if TYPE_CHECKING:
+    from worker.parallel import ParallelGroup
+    from worker.step.warmup_plans import Execute
 
 
 class RankRunner:
@@ -69,6 +76,20 @@ def of_rank(runner: StepRunner, ranks: RankPeers | None) -> StepRunner:
         return runner
     ranks.on_wait = None
     return RankRunner(runner, ranks)
+
+
+def with_times_of_first(world: "ParallelGroup", execute: "Execute") -> "Execute":
+    """Returns what executes steps whose durations are those of rank 0 on all ranks, as they decide how many
+    steps are measured."""
+    if world.size == 1:
+        return execute
+
+    def timed(plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        result = execute(plan)
+        result.duration_us = int(world.tell(np.array([result.duration_us]))[0])
+        return result
+
+    return timed
 
 
 _TIMES = "started_ns", "duration_us", "prepare_us", "forward_us", "sample_us", "encode_us"

@@ -144,8 +144,8 @@ def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> No
     flag = f"--pipeline-parallel-size {stages}" if stages > 1 else f"--tensor-parallel-size {tensor}"
     for is_wanted, why, todo in (
         (
-            device not in ("cpu", "simulated"),
-            f"{flag} is built for CPUs, and the device is {device}",
+            device == "cuda" and initialize.num_hosts > 1,
+            f"{flag} over several hosts is built for CPUs, and the device is {device}",
             "use --device cpu",
         ),
         (

@@ -76,9 +76,9 @@ vectors in place of tokens; it is encoded alone, so that vectors are a function 
 are whole on each rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are
 refused; `--quantization` rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run
 them yet, layer by layer; Gemma 4 on CPUs alone.
-Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text of
-Llama 4, Qwen3.5 and Gemma 4 is served alone over several stages, and from a checkpoint without files that say
-what pixels become.
+Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text alone
+is served from a checkpoint without files that say what pixels become, and, of Llama 4, Qwen3.5 and Gemma 4,
+over several stages.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
 in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 has none), vectors and

@@ -126,15 +126,13 @@ def read_model_config(
     the tokenizer's files; None: the same one. stages: of the worker. Raises StartupError, also for a field
     that is not known and may change what the model computes.
 
-    Families that were served as text before their encoders were known are so still, over several stages and
-    from files that do not say what pixels become."""
+    The text alone is served from files that do not say what pixels become, and, of families that were so
+    before their encoders were known, over several stages."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
-    sees = architecture in SEEING
-    if sees and architecture in DECODERS:
-        sees = stages == 1 and fields.has("vision_config") and has_pixel_fields(folder)
-    if sees:
-        return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
+    sees = fields.has("vision_config") and has_pixel_fields(folder)
+    if architecture in SEEING and (architecture not in DECODERS or (sees and stages == 1)):
+        return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer, sees)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     family = DECODERS[architecture]
     if family.nested:
@@ -166,9 +164,15 @@ _WITHOUT_IMAGES = "Gemma4ForCausalLM", "OPTForCausalLM"
 
 
 def _read_seeing(
-    family: SeeingFamily, architecture: str, whole: Fields, folder: Path, tokenizer: Path | None
+    family: SeeingFamily,
+    architecture: str,
+    whole: Fields,
+    folder: Path,
+    tokenizer: Path | None,
+    sees: bool,
 ) -> ModelConfig:
-    """Reads the configuration of a decoder beside an encoder of images; see read_model_config()."""
+    """Reads the configuration of a decoder beside an encoder of images; see read_model_config(). sees: the
+    encoder is used."""
     is_flat = bool(family.decoders) and not whole.has("text_config")  # as the first files of Qwen are
     kind = (whole if is_flat else whole.object("text_config")).text("model_type", family.decoder)
     name, defaults = decoder_of(family.decoders.get(kind, kind)), DEFAULT_SIZES.get(kind, {})
@@ -187,6 +191,8 @@ def _read_seeing(
         config = replace(config, ropes=tuple(ropes))
     harmless = {*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text}
     fields.refuse_unknown(harmless | ({*_OF_IMAGES, *family.harmless} if is_flat else set()))
+    if not sees:
+        return replace(config, decoder=name)
     vision = family.read_vision(whole, folder, config)
     repeated = whole.object("text_config").names() if family.decoders and not is_flat else ()  # by some files
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless, *repeated})

@@ -114,11 +114,14 @@ class SeeingFamily:
             tower = replace(tower, most_pixels=most)
         return VisionConfig(tower=tower, has_grid_positions=self.sections is not None, **values)
 
-    def names_of(self, vision: VisionConfig, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
-        """Returns the names of all layers."""
+    def names_of(self, vision: VisionConfig | None, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
+        """Returns the names of all layers. vision: None: the text alone is served."""
+        text = self.text_names(decoder.names)
+        if vision is None:
+            return text
         tower = self.towers[vision.tower.kind].names
         return {
-            **self.text_names(decoder.names),
+            **text,
             **{
                 f"vision.tower.{path}": tuple(f"{self.tower}.{module}" for module in modules)
                 for path, modules in tower.items()
@@ -131,12 +134,18 @@ class SeeingFamily:
         """Returns the names of a decoder as this checkpoint has them."""
         return {path: tuple(re.sub(*self.text, name) for name in modules) for path, modules in names.items()}
 
-    def unused_of(self, vision: VisionConfig, decoder: DecoderFamily) -> str:
-        """Returns the pattern of the tensors that the model does not need."""
-        family, tower = self.towers[vision.tower.kind], vision.tower
-        behind = "|".join(map(str, range(vision.num_layers, tower.num_layers)))
-        layers = rf"{family.layers}\.(?:{behind})\..+|" if behind else ""
-        parts = rf"(?:model\.)?{re.escape(self.tower)}\.(?:vision_model\.)?(?:{layers}{family.unused})"
+    def unused_of(self, vision: VisionConfig | None, decoder: DecoderFamily) -> str:
+        """Returns the pattern of the tensors that the model does not need. vision: as for names_of()."""
+        if vision is None:
+            parts_of = *self.projector.values(), *self.deeper.values()
+            projectors = (name for names in parts_of for name in names)
+            modules = "|".join(re.escape(name).replace(r"\{layer\}", r"\d+") for name in projectors)
+            parts = rf"(?:model\.)?(?:{re.escape(self.tower)}\..+|(?:{modules})(?:\..+)?)"
+        else:
+            family, tower = self.towers[vision.tower.kind], vision.tower
+            behind = "|".join(map(str, range(vision.num_layers, tower.num_layers)))
+            layers = rf"{family.layers}\.(?:{behind})\..+|" if behind else ""
+            parts = rf"(?:model\.)?{re.escape(self.tower)}\.(?:vision_model\.)?(?:{layers}{family.unused})"
         return rf"{parts}|{self.unused}|(?:language_model\.)?(?:{decoder.unused})"
 
 

@@ -31,7 +31,7 @@ FAMILIES: dict[str, Family] = {
 
 def family_of(config: ModelConfig) -> Family:
     """Returns how a model is built and loaded."""
-    if config.vision is None:
+    if not config.decoder:
         return FAMILIES[config.architecture]
     seeing, decoder = SEEING[config.architecture], DECODERS[config.decoder]
     return Family(

@@ -140,8 +140,7 @@ def test_what_pixels_become_is_in_one_of_two_files(folders: dict[str, Path], tmp
     processor.unlink()
     assert read_model_config(folder).vision == expected
     (folder / "processor_config.json").write_text("{}")
-    with pytest.raises(StartupError, match="holds no preprocessor_config.json"):
-        read_model_config(folder)
+    assert read_model_config(folder).vision is None
 
 
 def test_pixels_of_gemma_4_are_centered_by_the_model(folders: dict[str, Path], tmp_path: Path):
@@ -392,6 +391,29 @@ def test_text_alone(family: str, decoder: str, folders: dict[str, Path], tmp_pat
     folder = edited(folders[family], tmp_path / "text")
     (folder / "preprocessor_config.json").unlink()
     assert read_model_config(folder).vision is None
+
+
+@pytest.mark.parametrize("family", ["gemma3", "llava", "idefics3", "qwen3_vl"])
+def test_text_of_checkpoints_without_files_of_the_processor(
+    family: str, folders: dict[str, Path], tmp_path: Path
+):
+    """It has the same bits; tensors of the encoder may be there or not, under any names that they have."""
+    whole, text = folders[family], edited(folders[family], tmp_path / "text")
+    (text / "preprocessor_config.json").unlink()
+    tensors = load_file(whole / "model.safetensors")
+    if family == "llava":
+        for pattern, replacement in RENAMED["both"]:
+            tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
+    if family == "idefics3":
+        tensors = {name: tensor for name, tensor in tensors.items() if "vision_model" not in name}
+    save_file(tensors, text / "model.safetensors")
+    found, expected = (Driver(folder, dtype="float32", block_size=16) for folder in (text, whole))
+    assert not found.ready.model.media_kinds and not found.ready.model.whole_media
+    assert expected.ready.model.media_kinds
+    sequences = [driver.add([5, 100, 317, 210], 3)[0] for driver in (found, expected)]
+    for driver in (found, expected):
+        driver.run()
+    assert all(map(torch.equal, *(sequence.logits for sequence in sequences)))
 
 
 def test_positions_of_a_side_that_is_no_power_of_two():

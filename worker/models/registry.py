@@ -3,8 +3,7 @@ worker.families.registry, which has how their files are read."""
 
 from pagewire.checkpoints.files import ENCODERS
 from worker.config.hf_config import ModelConfig
-from worker.families.registry import DECODERS
-from worker.families.seeing import SEEING
+from worker.families.registry import BESIDE, DECODERS
 from worker.models.base import Family
 from worker.models.encoder import Encoder
 from worker.models.gemma4 import Gemma4Model
@@ -33,7 +32,7 @@ def family_of(config: ModelConfig) -> Family:
     """Returns how a model is built and loaded."""
     if config.vision is None:
         return FAMILIES[config.architecture]
-    seeing, decoder = SEEING[config.architecture], DECODERS[config.decoder]
+    seeing, decoder = BESIDE[config.architecture], DECODERS[config.decoder]
     return Family(
         _OF_THEIR_OWN.get(config.decoder, Transformer),
         seeing.names_of(config.vision, decoder),

@@ -22,6 +22,7 @@ from worker.layers.gemma4 import (
 from worker.layers.linear import ColumnLinear, Part, RowLinear, column_linear
 from worker.layers.mlp import GatedActivation, GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
+from worker.models.media import media_encoder
 from worker.models.staged import StagedModel
 from worker.models.transformer import embedding_factor
 from worker.parallel import Groups, Placement

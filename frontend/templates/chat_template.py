@@ -19,6 +19,7 @@ from frontend.templates.conversation import (
     Conversation,
     TemplateFeatures,
     features_of,
+    media_part,
     read_conversation,
 )
 from frontend.templates.jinja_sandbox import Sandbox
@@ -123,7 +124,7 @@ class ChatTemplate:
     def _writes_media(self, placeholder: str, part_type: str) -> bool:
         """True for a template that writes a placeholder for a part that is an image or a sound. Others get it
         as text."""
-        text = self._trial([{"type": part_type}, _TEXT_PART])
+        text = self._trial([media_part(part_type), _TEXT_PART])
         return placeholder in text and _is_rendered(text)
 
     def _trial(self, content: Any) -> str:

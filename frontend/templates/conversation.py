@@ -105,6 +105,11 @@ def read_conversation(
     return Conversation(messages, asked, opens, _variables(chat, path, features), reader.tools(chat, path))
 
 
+def media_part(part_type: str) -> dict[str, Any]:
+    """Returns what a template gets for an image or a sound. Some look for a field that has it."""
+    return {"type": part_type} | ({"audio": ""} if part_type == "audio" else {})
+
+
 def offers_tools(chat: prompt_pb2.Chat) -> bool:
     """True when the model is told of tools: there are some, and the choice is not to call none."""
     return bool(chat.tools) and chat.tool_choice.mode != prompt_pb2.ToolChoice.MODE_NONE
@@ -172,7 +177,7 @@ class _Reader:
         count = sum(part.HasField("media") for part in parts)
         if self._media_as_parts if count else self._as_parts:
             return [
-                {"type": self._media_as_parts}
+                media_part(self._media_as_parts)
                 if part.HasField("media")
                 else {"type": "text", "text": tainted(part.text)}
                 for part in parts

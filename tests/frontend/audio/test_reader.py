@@ -72,6 +72,29 @@ def test_a_long_sound_is_several_items_where_the_model_hears_parts(folders: dict
     assert found.num_media_tokens == 30
 
 
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        (
+            "{% for part in message['content'] %}{% if 'audio' in part %}<|AUDIO|>{% else %}{{ part.text }}"
+            "{% endif %}{% endfor %}",
+            f"a{QWEN}b",
+        ),
+        ("{{ message['content'] }}", f"{QWEN}\nab"),
+    ],
+)
+def test_templates_that_look_for_a_field_and_those_of_text_alone(
+    template: str, written: str, folders: dict[str, Path], tmp_path: Path
+):
+    folder = tmp_path / "model"
+    shutil.copytree(folders["qwen2_audio"], folder)
+    source = "{% for message in messages %}" + template + "{% endfor %}"
+    (folder / "chat_template.jinja").write_text(source)
+    parts = [{"text": "a"}, {"media": {"data": CLIP}}, {"text": "b"}]
+    found = read(encoder_of(folder), chat={"messages": [{"role": "user", "content": parts}]})
+    assert found.text == written and found.num_media_tokens == VECTORS
+
+
 def test_equal_clips_have_one_digest_whatever_is_beside_them(folders: dict[str, Path]):
     encoder = encoder_of(folders["qwen2_audio"])
     stereo = wav(np.stack((sound(0.5), sound(0.5)), 1))

@@ -41,8 +41,10 @@ def log_mel(samples: npt.NDArray[np.float32], features: "Features", length: int)
         powers = np.ascontiguousarray((np.abs(spectrum) ** 2.0).T)
         for number, mel in enumerate(_filtered(powers, features)):
             found[start : start + len(block), number] = np.log10(np.maximum(_FLOOR, mel))
-    found = np.maximum(found, found.max() - np.float32(8))
-    return (found + np.float32(4)) / np.float32(4)
+    np.maximum(found, found.max() - np.float32(8), out=found)
+    found += np.float32(4)
+    found /= np.float32(4)
+    return found
 
 
 def _filtered(powers: Floats, features: "Features") -> Iterator[Floats]:

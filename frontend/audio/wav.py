@@ -49,13 +49,15 @@ class WavFile:
             with np.errstate(over="ignore"):
                 values = np.frombuffer(self._data, f"<f{width}").astype(np.float32)
         elif width == 1:
-            values = (np.frombuffer(self._data, np.uint8).astype(np.float32) - 128) / 128
+            values = np.frombuffer(self._data, np.uint8).astype(np.float32) - np.float32(128)
+            values *= np.float32(2**-7)
         elif width == 3:
             wide = np.zeros((len(self._data) // 3, 4), np.uint8)
             wide[:, 1:] = np.frombuffer(self._data, np.uint8).reshape(-1, 3)
-            values = (wide.view("<i4")[:, 0] >> 8).astype(np.float32) / (1 << 23)
+            values = (wide.view("<i4")[:, 0] >> 8).astype(np.float32) * np.float32(2**-23)
         else:
-            values = np.frombuffer(self._data, f"<i{width}").astype(np.float32) / (1 << (self._bits - 1))
+            scale = np.float32(2.0 ** (1 - self._bits))
+            values = np.frombuffer(self._data, f"<i{width}").astype(np.float32) * scale
         return mean_of_channels(values.reshape(-1, self.channels))
 
 

@@ -49,13 +49,13 @@ def run(config: GenerateConfig) -> int:
     return 0
 
 
-def _media(config: GenerateConfig) -> dict[str, list[Image] | list[Audio]]:
+def _media(config: GenerateConfig) -> dict[str, list[Image | Audio]]:
     """Returns the images or sounds of a prompt, by the field that has them. Raises UsageError."""
     given = (
         ("images", "--image", Image, config.image),
         ("audio", "--audio", Audio, config.audio),
     )
-    found: dict[str, list[Image] | list[Audio]] = {}
+    found: dict[str, list[Image | Audio]] = {}
     for field, option, kind, names in given:
         try:
             if names:

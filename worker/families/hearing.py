@@ -71,14 +71,14 @@ class HearingFamily:
         )
         fields.expect("num_key_value_heads", heads, f"there are {heads} heads")
         fields.expect("scale_embedding", False)
-        activation = read_activation(fields, "activation_function", "gelu")
-        config = AudioConfig(**sizes, activation=activation, **self.read(whole, fields))
+        values: dict[str, Any] = {**sizes, **self.read(whole, fields)}
+        config = AudioConfig(**values, activation=read_activation(fields, "activation_function", "gelu"))
         if config.max_states % config.group:
             raise fields.wrong("max_source_positions", f"must be a multiple of {config.group}")
         fields.refuse_unknown({*HARMLESS, *_HARMLESS})
         return config
 
-    def names_of(self, vision: AudioConfig, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
+    def names_of(self, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
         """Returns the names of all layers."""
         return {
             **self.text_names(decoder.names),
@@ -93,7 +93,7 @@ class HearingFamily:
         """Returns the names of a decoder as this checkpoint has them."""
         return {path: tuple(re.sub(*self.text, name) for name in modules) for path, modules in names.items()}
 
-    def unused_of(self, vision: AudioConfig, decoder: DecoderFamily) -> str:
+    def unused_of(self, decoder: DecoderFamily) -> str:
         """Returns the pattern of the tensors that the model does not need."""
         return rf"(?:language_model\.)?(?:{decoder.unused})"
 

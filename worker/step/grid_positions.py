@@ -70,8 +70,9 @@ class GridPositionRows(ValueByRow[GridPositions]):
     def __init__(self, vision: VisionConfig | AudioConfig | None) -> None:
         """vision: the encoder of images or sounds; None: the model has none."""
         super().__init__()
-        has_grids = isinstance(vision, VisionConfig) and vision.has_grid_positions
-        self._pixels = vision.pixels_per_vector if has_grids else 0
+        self._pixels = 0
+        if isinstance(vision, VisionConfig) and vision.has_grid_positions:
+            self._pixels = vision.pixels_per_vector
 
     @property
     def are_read(self) -> bool:

@@ -424,11 +424,11 @@ def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:
         raise TypeError("a prompt is text, not bytes: decode it first")
     if isinstance(prompt, Mapping) and FIELD in prompt:
         return prompt_pb2.Prompt(embeddings=to_tensor(prompt))
-    for field, kind in ((images.FIELD, images.Image), (audio.FIELD, audio.Audio)):
+    for field, of_field in ((images.FIELD, images.Image), (audio.FIELD, audio.Audio)):
         if isinstance(prompt, Mapping) and prompt.keys() == {images.PROMPT, field}:
             result = prompt_pb2.Prompt()
             result.CopyFrom(to_prompt(prompt[images.PROMPT]))
-            result.media.extend(images.to_media(prompt[field], kind))
+            result.media.extend(images.to_media(prompt[field], of_field))
             return result
     if isinstance(prompt, Sized) and not isinstance(prompt, Mapping):
         messages = [part for part in prompt if isinstance(part, Mapping)]

@@ -41,30 +41,36 @@ class AudioReader(MediaReader):
         for where, each in media:
             try:
                 file = open_audio(file_of(each))
-                self._check(file)
+                num_samples += self._num_heard(file)
             except AudioProblem as error:
                 raise InvalidRequest({where: str(error)}) from error
-            num_samples += file.num_samples
             if num_samples > MAX_MEDIA_SECONDS * rate:
                 problem = f"is one too many: sounds may have {MAX_MEDIA_SECONDS} s in all"
                 raise InvalidRequest({where: problem})
             opened.append((where, file))
         return (self._prepared(*each) for each in opened)
 
-    def _check(self, file: WavFile | FlacFile) -> None:
-        """Raises AudioProblem for a file that the model cannot hear, by its header."""
+    def _num_heard(self, file: WavFile | FlacFile) -> int:
+        """Returns how many samples the model hears of a file, by its header. Raises AudioProblem."""
+        from frontend.audio.resample import can_resample, num_resampled
+
         family = self._family
-        rate, count, most = family.features.rate, file.num_samples, family.most_samples
-        if file.rate != rate:
-            raise AudioProblem(f"has {file.rate} samples a second, and the model hears {rate}: resample it")
+        rate, most = family.features.rate, family.most_samples
+        if not can_resample(file.rate, rate):
+            raise AudioProblem(f"has {file.rate} samples a second, a rate of which {rate} are not made")
+        count = num_resampled(file.num_samples, file.rate, rate)
         if count < family.least_samples:
-            raise AudioProblem(f"has {count} samples, too few to hear: at least {family.least_samples}")
+            raise AudioProblem(f"has {count / rate:.4f} s, too few to hear")
         if most is not None and count > most:
             raise AudioProblem(f"has {count / rate:.2f} s, and the model hears {most / rate:g} s at once")
+        return count
 
     def _prepared(self, path: str, file: WavFile | FlacFile) -> Prepared:
+        from frontend.audio.resample import resampled
+
         try:
-            heard = self._family.hear(_finite(file.decode()))
+            samples = resampled(_finite(file.decode()), file.rate, self._family.features.rate)
+            heard = self._family.hear(samples)
             items = [_item(features) for features in heard.items]
         except AudioProblem as error:
             raise InvalidRequest({path: str(error)}) from error

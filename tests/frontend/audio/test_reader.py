@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from frontend.audio import checkpoint, reader
+from frontend.audio.resample import resampled
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.model.info import load_model
 from frontend.prompts.prompt_encoding import PromptEncoder, TokenizedPrompt
@@ -18,7 +19,7 @@ from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import model_pb2, prompt_pb2
 from tests.audio_models import BINS, make_audio_model
-from tests.frontend.audio.sounds import chunk, form, riff, sound, wav
+from tests.frontend.audio.sounds import RATE, chunk, form, riff, sound, wav
 from tests.frontend.fakes import details_of, run_service, say
 
 CLIP, OTHER = wav(sound(0.5)), wav(sound(1, 1))
@@ -102,10 +103,20 @@ def test_equal_clips_have_one_digest_whatever_is_beside_them(folders: dict[str, 
     assert found.media[0].digest == found.media[2].digest != found.media[1].digest
 
 
+def test_other_rates_are_resampled(folders: dict[str, Path]):
+    encoder, samples = encoder_of(folders["qwen2_audio"]), sound(0.5, rate=48000)
+    found = read(encoder, text=QWEN, media=[{"data": wav(samples, 48000)}])
+    [item] = encoder._images.reader._family.hear(resampled(samples, 48000, RATE)).items  # type: ignore
+    assert found.media[0].data == item.tobytes()
+    assert found.num_media_tokens == VECTORS
+
+
 REFUSED = {
-    "another rate": (wav(sound(0.5), 44100), "has 44100 samples a second, and the model hears 16000"),
+    "an odd rate": (wav(sound(0.5), 16001), "has 16001 samples a second, a rate of which 16000 are not made"),
+    "no rate": (wav(sound(0.5), 0), "has 0 samples a second"),
+    "a high rate": (wav(sound(0.5), 384000), "has 384000 samples a second"),
     "too long": (wav(sound(1.01)), "has 1.01 s, and the model hears 1 s at once"),
-    "too short": (wav(sound(0.02)), "has 320 samples, too few to hear: at least 321"),
+    "too short": (wav(sound(0.02)), "has 0.0200 s, too few to hear"),
     "not finite": (
         riff(form(3, bits=32), chunk(b"data", np.full(1600, np.nan, "<f4").tobytes())),
         "not finite, or far from -1 to 1",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pagewire.errors import StartupError as StartupError
     from pagewire.llm import LLM as LLM
     from pagewire_client.aio import AsyncClient as AsyncClient
+    from pagewire_client.audio import Audio as Audio
     from pagewire_client.images import Image as Image
     from pagewire_client.params import BeamSearch as BeamSearch
     from pagewire_client.params import SamplingParams as SamplingParams
@@ -18,6 +19,7 @@ __version__ = "2026.11.0"
 
 _HOMES = {
     "AsyncClient": "pagewire_client.aio",
+    "Audio": "pagewire_client.audio",
     "BeamSearch": "pagewire_client.params",
     "Client": "pagewire_client.sync",
     "Image": "pagewire_client.images",

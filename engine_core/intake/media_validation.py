@@ -14,6 +14,7 @@ from pagewire.media import DIGEST_SIZE
 
 PATH = "prompt.media"
 _CHANNELS = 3
+_FLOAT_BYTES = 4
 
 
 def read_media(message: AddRequest, prompt_len: int, limits: Limits) -> tuple[MediaItem, ...]:
@@ -52,8 +53,9 @@ def _item(given: engine_pb2.MediaItem, prompt_len: int, limits: Limits) -> Media
     if len(given.digest) != DIGEST_SIZE:
         raise Refused(PATH, "are not resolved")
     shape, data = tuple(given.shape), given.data
-    is_image = len(shape) == _CHANNELS and shape[-1] == _CHANNELS
-    if (given.kind == MEDIA_KIND_IMAGE and not is_image) or not data or prod(shape) != len(data):
+    is_image = given.kind == MEDIA_KIND_IMAGE
+    fits = len(shape) == 3 and shape[-1] == _CHANNELS if is_image else len(shape) == 2
+    if not fits or not data or prod(shape) * (1 if is_image else _FLOAT_BYTES) != len(data):
         raise Refused(PATH, f"have the shape {shape} with {len(data)} bytes")
     positions = read_positions(PATH, given.positions, prompt_len)
     if len(positions) > limits.max_item_vectors:

@@ -1,115 +1,33 @@
 """Puts the images of a prompt in place of their placeholders."""
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator
 
 from PIL import Image
 
 from frontend.errors import InvalidRequest
 from frontend.media import decode
-from frontend.media.family import Cut, ImageFamily, NotServed, Vectors
+from frontend.media.expansion import MediaReader, NamedMedia, Prepared
+from frontend.media.family import Cut, ImageFamily
 from frontend.media.files import file_of
-from frontend.text.tokenizer import Encoding, Tokenizer
+from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import engine_pb2
-from pagewire.ipc.columns import pack_u32
-from pagewire.limits import MAX_MEDIA_BYTES, MAX_MEDIA_PIXELS
+from pagewire.limits import MAX_MEDIA_PIXELS
 from pagewire.media import media_digest
-from pagewire.v1 import prompt_pb2
-
-NamedMedia = Sequence[tuple[str, prompt_pb2.Media]]
-"""Media with their paths in a request."""
-_KEPT = 4096
-"""Texts and tokens whose tokens and line breaks are remembered."""
 
 
-class _Expanded:
-    """The tokens of a prompt, read one by one, and those that are made of them."""
+class ImageReader(MediaReader):
+    """The images of a model."""
 
-    def __init__(self, encoding: Encoding) -> None:
-        self.token_ids = array("I")
-        self._given, self._place = encoding, -1
-        self._places = array("I")  # of the given token that each is made of
-
-    @property
-    def given(self) -> Sequence[int]:
-        """The tokens of the prompt."""
-        return self._given.token_ids
-
-    def next_token(self) -> int | None:
-        """Goes on to the next given token, and returns it; None: there is none."""
-        self._place += 1
-        return self._given.token_ids[self._place] if self._place < len(self._given.token_ids) else None
-
-    def extend(self, token_ids: Sequence[int]) -> None:
-        """Adds tokens in place of the given one."""
-        self.token_ids.extend(token_ids)
-        self._places.extend([self._place] * len(token_ids))
-
-    def take_back(self, breaks_of: Callable[[int], int]) -> int:
-        """Removes the line breaks that were added last. Returns how many."""
-        count = 0
-        while self.token_ids and (found := breaks_of(self.token_ids[-1])):
-            count += found
-            self.token_ids.pop()
-            self._places.pop()
-        return count
-
-    def skip(self, breaks_of: Callable[[int], int]) -> int:
-        """Goes on behind the line breaks that are given next. Returns how many."""
-        count, given = 0, self._given.token_ids
-        while self._place + 1 < len(given) and (found := breaks_of(given[self._place + 1])):
-            count += found
-            self._place += 1
-        return count
-
-    def encoding(self) -> Encoding:
-        """Returns what was made."""
-        given = self._given
-        offsets = [given.offsets[place] for place in self._places] if given.offsets else []
-        return Encoding(self.token_ids, bytes(given.added[place] for place in self._places), offsets)
-
-
-class ImageReader:
-    """The images of a model. Methods may be called from several threads."""
+    part_type = "image"
 
     def __init__(self, family: ImageFamily, tokenizer: Tokenizer) -> None:
         """Raises NotServed where the vocabulary has no placeholder."""
-        token = tokenizer.token_id(family.placeholder)
-        if token is None:
-            raise NotServed(f"the vocabulary has no token {family.placeholder}")
-        self._family, self._tokenizer, self._token = family, tokenizer, token
-        self._ids_of, self._breaks_of = lru_cache(_KEPT)(self._tokenize), lru_cache(_KEPT)(self._count_breaks)
+        super().__init__(family.placeholder, tokenizer)
+        self._family = family
 
-    @property
-    def placeholder(self) -> str:
-        """What stands for an image in the text of a prompt."""
-        return self._family.placeholder
-
-    def expand(
-        self, encoding: Encoding, media: NamedMedia, path: str
-    ) -> tuple[Encoding, list[engine_pb2.MediaItem]]:
-        """Returns a prompt whose placeholders are the tokens of images, and what the encoder takes, in order
-        of positions. path: of the field that has the media, for errors. Raises InvalidRequest."""
-        count = encoding.token_ids.count(self._token)
-        if count != len(media):
-            problem = f"must be as many as the placeholders {self.placeholder} of the prompt: {count}"
-            raise InvalidRequest({path: f"{problem}, not {len(media)}"})
-        if not media:
-            return encoding, []
-        made, items = _Expanded(encoding), list[engine_pb2.MediaItem]()
-        images, num_bytes = self._opened(media), 0
-        while (token := made.next_token()) is not None:
-            if token != self._token:
-                made.extend((token,))
-                continue
-            found = self._put(self._cut(next(images), path), made, path)
-            num_bytes += sum(len(item.data) for item in found)
-            if num_bytes > MAX_MEDIA_BYTES:
-                problem = f"are more than {MAX_MEDIA_BYTES} bytes in all as the encoder takes them"
-                raise InvalidRequest({path: problem})
-            items += found
-        return made.encoding(), items
+    def prepare(self, media: NamedMedia, path: str) -> Iterator[Prepared]:
+        cuts = (self._cut(image, path) for image in self._opened(media))
+        return (Prepared(list(map(_item, cut.items)), cut.pieces) for cut in cuts)
 
     def _opened(self, media: NamedMedia) -> Iterator[Image.Image]:
         """Yields the decoded images, all of which have been judged by their headers before."""
@@ -133,39 +51,6 @@ class ImageReader:
         except MemoryError as error:
             raise InvalidRequest({path: decode.TOO_LARGE}) from error
 
-    def _put(self, cut: Cut, made: "_Expanded", path: str) -> list[engine_pb2.MediaItem]:
-        """Adds the tokens of an image to a prompt. Returns its items. path: of the field that has it. Raises
-        InvalidRequest."""
-        positions = [list[int]() for _ in cut.items]
-        for number, piece in enumerate(cut.pieces):
-            if isinstance(piece, Vectors):
-                begin = len(made.token_ids)
-                positions[piece.item].extend(range(begin, begin + piece.count))
-                token = self._tokenizer.token_id(piece.token) if piece.token else self._token
-                if token is None:
-                    problem = f"are not served: the vocabulary has no token {piece.token}"
-                    raise InvalidRequest({path: problem})
-                if token != self._token and token in made.given:
-                    raise InvalidRequest(
-                        {path: f"stand for tokens {piece.token} that the prompt has already"}
-                    )
-                made.extend([token] * piece.count)
-                continue
-            if piece.strip("\n") == "":
-                piece += "\n" * (made.take_back(self._breaks_of) if number == 0 else 0)
-                piece += "\n" * (made.skip(self._breaks_of) if number == len(cut.pieces) - 1 else 0)
-            made.extend(self._ids_of(piece))
-        return list(map(_item, cut.items, positions))
-
-    def _count_breaks(self, token: int) -> int:
-        """Returns how many line breaks a token is; 0 for one that is anything else."""
-        text = self._tokenizer.token_bytes(token)
-        return 0 if text.strip(b"\n") else len(text)
-
-    def _tokenize(self, text: str) -> list[int]:
-        token = self._tokenizer.token_id(text)
-        return [token] if token is not None else self._tokenizer.encode_following(text)
-
 
 def _decoded(opened: tuple[str, Image.Image]) -> Image.Image:
     path, image = opened
@@ -175,10 +60,8 @@ def _decoded(opened: tuple[str, Image.Image]) -> Image.Image:
         raise InvalidRequest({path: str(error)}) from error
 
 
-def _item(image: Image.Image, positions: Sequence[int]) -> engine_pb2.MediaItem:
+def _item(image: Image.Image) -> engine_pb2.MediaItem:
     kind, data = engine_pb2.MEDIA_KIND_IMAGE, image.tobytes()
     shape = (image.height, image.width, 3)
     digest = media_digest(kind, shape, data)
-    return engine_pb2.MediaItem(
-        kind=kind, shape=shape, data=data, digest=digest, positions=pack_u32(positions)
-    )
+    return engine_pb2.MediaItem(kind=kind, shape=shape, data=data, digest=digest)

@@ -95,8 +95,8 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     )
     _check_embeddings(request, limits, findings)
     if (first := next(media_of(request.prompt, "prompt"), None)) is not None:
-        if not limits.takes_images:
-            findings.unsupported[first[0]] = "is not served: the engine has no encoder for images"
+        if not limits.takes_images and not limits.takes_audio:
+            findings.unsupported[first[0]] = "is not served: the engine has no encoder for images or sounds"
         if request.output.HasField("prompt_logprobs"):
             findings.unsupported["output.prompt_logprobs"] = f"{NOT_BUILT} for prompts with media"
     _check_counts(request, findings)

@@ -63,6 +63,8 @@ class Limits:
     """Elements of a value of Prompt.embeddings; 0: the engine takes token ids alone."""
     takes_images: bool = False
     """The engine has an encoder for images."""
+    takes_audio: bool = False
+    """It has one for sounds."""
     media_hosts: MediaHosts = field(default=MediaHosts(), compare=False)
     """The hosts from which media are fetched."""
     eos_origins: Mapping[int, str] = field(default_factory=dict, compare=False)

@@ -23,6 +23,7 @@ from kernels.ops.attention.ragged import Integers
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.rows import AdapterRows
+from worker.config.audio import AudioConfig
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.memory_retry import compute_in_pieces, sampled_positions
 from worker.cpu.step_repeater import StepRepeater
@@ -108,7 +109,8 @@ class CpuBackend:
         self.adapters = adapters
         virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
         vision = None if model.vision is None else model.vision.config
-        media = EncodedItems(model.vision, 1 if vision is None else vision.vectors_per_position)
+        num_vectors = 1 if vision is None else vision.vectors_per_position
+        media = EncodedItems(model.vision, num_vectors, isinstance(vision, AudioConfig))
         self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=media)
         self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()

@@ -14,6 +14,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.adapters.load import load_adapter
 from worker.adapters.rows import AdapterRows
 from worker.adapters.store import AdapterStore
+from worker.config.audio import AudioConfig
 from worker.config.hf_config import ModelConfig
 from worker.cpu.rank_peers import RankPeers
 from worker.cpu.rank_runner import with_times_of_first
@@ -92,6 +93,9 @@ class CudaPlatform(Platform[CudaBackend]):
             refuse_drafts(plan.speculation)
 
         groups, self.ranks = join_devices(plan, self.worker.rank, device)
+
+        if isinstance(config.vision, AudioConfig):
+            raise StartupError(WHAT, f"{config.architecture} hears sounds on CPUs alone", "use --device cpu")
 
         def check_dtype(dtype: torch.dtype) -> None:
             check_kernels(device, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))

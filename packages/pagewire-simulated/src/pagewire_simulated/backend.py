@@ -22,6 +22,7 @@ from pagewire_simulated.roofline import Roofline
 from pagewire_simulated.scores import SimulatedScores
 from pagewire_simulated.states import SimulatedStates
 from pagewire_simulated.tokens import TokenSource
+from worker.config.audio import AudioConfig
 from worker.config.vision import VisionConfig
 from worker.executor.backend import (
     Completion,
@@ -62,7 +63,7 @@ class SimulatedBackend:
         faults: Faults,
         clock: Clock,
         state_size: int,
-        vision: VisionConfig | None = None,
+        vision: VisionConfig | AudioConfig | None = None,
     ) -> None:
         """state_size: elements of a hidden state. vision: of the model's encoder."""
         self.grammars = tokens.grammars

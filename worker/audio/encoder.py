@@ -46,6 +46,11 @@ class AudioEncoder(Layer):
         if config.projector_activation is not None:
             self.down = column_linear(width, (width,), config.projector_bias, place)
 
+    @property
+    def tower(self) -> torch.nn.Module:
+        """What computes each state of a clip, except for the convolutions."""
+        return self.blocks
+
     def activation_bytes(self, initialize: worker_pb2.Initialize) -> int:
         """About what the longest clip takes while it is encoded: a few tensors of the encoder's widths, the
         queries, keys and values widened, and the inputs of the convolutions."""

@@ -30,6 +30,11 @@ class AudioConfig:
     """Of a sound: that in place of a token."""
 
     @property
+    def states_per_vector(self) -> int:
+        """States of the encoder that become a vector."""
+        return self.group
+
+    @property
     def head_dim(self) -> int:
         """D."""
         return self.hidden_size // self.num_heads

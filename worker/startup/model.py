@@ -193,8 +193,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def tokens_per_vector(model: LanguageModel) -> int:
     """Returns about how many tokens of a prompt a model computes in the time in which its encoder makes a
-    vector, at least 1; 0: it has no encoder. By the bytes of what both multiply by: a vector is made of the
-    patches of a square."""
+    vector, at least 1; 0: it has no encoder. By the bytes of what both multiply by: a vector is made of
+    several states, such as the patches of a square."""
     if model.vision is None:
         return 0
     tables = {each.method for each in model.modules() if isinstance(each, Matrix) and each.is_table}
@@ -204,8 +204,8 @@ def tokens_per_vector(model: LanguageModel) -> int:
         return sum(each.weight.nbytes for each in methods if each not in tables)
 
     tower, decoder = nbytes(model.vision.tower), nbytes(model) - nbytes(model.vision)
-    patches = model.vision.config.projector.merge**2
-    return max(1, round(patches * tower / max(1, decoder)))
+    states = model.vision.config.states_per_vector
+    return max(1, round(states * tower / max(1, decoder)))
 
 
 def model_bytes(model: LanguageModel) -> int:

@@ -457,6 +457,16 @@ def _ranks_do_not_leave_their_core_together(patch: Callable[..., None]) -> None:
     patch(Ranks, "leave_core", lambda self: None)
 
 
+def _a_victim_begins_before_its_token_is_known(patch: Callable[..., None]) -> None:
+    """Several plans may be in flight, the oldest of which samples it."""
+
+    def look(self: Admission, sequence: CoreSequence) -> list[int] | None:
+        cached = self._prefix_cache.find(sequence)
+        return cached if self.fits(sequence, cached) else None
+
+    patch(Admission, "look", look)
+
+
 def _images_do_not_name_blocks(patch: Callable[..., None]) -> None:
     """Requests with other images share blocks."""
     patch(validation, "media_contents", lambda items: {})
@@ -525,6 +535,7 @@ _KINDS = {
     "vectors outlive their core": "images",
     "a rank begins a step that others do not have": "groups",
     "ranks do not leave their core together": "groups",
+    "a victim begins before its token is known": "groups",
 }
 """Where it takes another kind of seeds."""
 _FIRST = {

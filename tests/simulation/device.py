@@ -115,6 +115,10 @@ class Device:
         """Whether a burst ends here; with other ranks, they agree on that."""
         return self.ranks is None and self._random.random() < 0.1
 
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        """See StepRunner."""
+        return self._executor.awaits(plan)
+
     def seconds_left(self) -> float | None:
         """See StepRunner."""
         return self._executor.seconds_left()

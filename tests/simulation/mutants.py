@@ -449,7 +449,7 @@ def _names_are_told_to_new_frontends_alone(patch: Callable[..., None]) -> None:
 
 def _a_rank_begins_a_step_that_others_do_not_have(patch: Callable[..., None]) -> None:
     """Whatever its core has sent before it was killed."""
-    patch(Ranks, "begin_step", lambda self: None)
+    patch(Ranks, "begin_step", lambda self, micro_batch: None)
 
 
 def _ranks_do_not_leave_their_core_together(patch: Callable[..., None]) -> None:

@@ -282,6 +282,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
 
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
+        if self.plan.speculation is None:
+            ready.stages = executor.backend.stages
         logger.info(
             "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
             describe_part(self.groups, self.plan.config.num_layers),

@@ -31,10 +31,11 @@ class MicroBatches:
 
     def due(self, running: list[Sequence], *, together: bool) -> list[Sequence]:
         """Returns the running sequences that may be in the next plan, in order. together: all of them."""
-        self.width, self._together = 1, together or self._stages == 1
+        searches = any(each.request.num_candidates for each in running)
+        self.width, self._together = 1, together or searches or self._stages == 1
         if self._together:
             return running
-        decoding = [each for each in running if each.is_decoding and not each.request.num_candidates]
+        decoding = [each for each in running if each.is_decoding]
         count = min(self._stages, len(decoding))
         if count <= 1:
             return running

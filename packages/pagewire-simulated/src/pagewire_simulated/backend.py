@@ -155,6 +155,9 @@ class SimulatedBackend:
         assert self._step is not None
         return SimulatedStates(self._rows, self._step, self._state_size, self._tokens.state_shift)
 
+    def begin(self) -> None:
+        """The host knows all tokens at launch."""
+
     def submit(self, clock: LaunchClock) -> Completion:
         seconds, step = self._seconds, self._step
         if step is not None:

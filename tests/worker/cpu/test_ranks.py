@@ -495,8 +495,8 @@ def micro_batches(stages: int) -> list[worker_pb2.StepPlan]:
 
 
 def execute(plans: list[worker_pb2.StepPlan], **fields: Any) -> tuple[list[worker_pb2.StepResult], int]:
-    """Launches each plan as soon as it may be, and finishes a step when it must. Returns the results without times, and the most plans that had
-    begun."""
+    """Launches each plan as soon as it may be, and finishes a step when it must. Returns the results without
+    times, and the most plans that had begun."""
     driver = Driver(record=False, **fields)
     runner, results, most = driver.runner, list[worker_pb2.StepResult](), 0
     for plan in plans:

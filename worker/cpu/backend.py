@@ -136,9 +136,9 @@ class CpuBackend:
         has_states = states is not None
         layers = cache.specs, cache.layout, kernels, has_states
         self._build_inputs = input_builder(rows, *layers, sampler.columns)
-        self._stage = None  # of a model whose stages compute micro-batches
+        self._stage: FusedDecoder | None = None  # that computes micro-batches
         self._builders: deque[BuildInputs] = deque()
-        if isinstance(model, FusedDecoder) and model.computes_micro_batches and self._has_pieces:
+        if isinstance(model, FusedDecoder) and model.computes_micro_batches and observe is None:
             self._stage = model
             for _ in range(model.model.stage.count):  # steps that have begun keep their inputs
                 self._builders.append(input_builder(rows, *layers, sampler.columns))
@@ -247,15 +247,21 @@ class CpuBackend:
     def begin(self) -> BegunStep | None:
         if self._stage is None or not self._in_stages or self._stage.gets_tokens:
             return None
-        self._stage.begin(self._batch, self._caches)
+        self._begin(self._stage)
         return BegunOnCpu(self._stage, self.sampler, self._rows, self._batch)
+
+    def _begin(self, stage: FusedDecoder) -> torch.Tensor:
+        """Computes the layers of this stage. Returns its hidden states [T, E]."""
+        hidden = stage.begin(self._batch, self._caches)
+        if self.states is not None:
+            self.states.finish(self._step)
+        return hidden
 
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may
         have changed states already, and where tokens see those behind them."""
         if self._stage is not None and self._in_stages:
-            hidden = self._stage.begin(self._batch, self._caches)
-            return PassedOn(self._stage, self.sampler, self._rows, self._batch, hidden)
+            return PassedOn(self._stage, self.sampler, self._rows, self._batch, self._begin(self._stage))
         try:
             hidden = self.compute(self._step, self._batch)
             return CpuOutputs(
@@ -432,12 +438,13 @@ class BegunOnCpu:
 
     def __init__(self, model: FusedDecoder, sampler: Sampler, rows: RowTable, batch: StepBatch) -> None:
         self.room, self.most_begun = model.message_tokens, model.model.stage.count
-        self._link = model.model.stage.before.link
+        self._group = model.model.stage.before
         self._parts = model, sampler, rows, batch
 
     @property
     def has_arrived(self) -> bool:
-        return self._link is None or self._link.has_arrived
+        """Raises RankGone."""
+        return self._group.has_arrived()
 
     def outputs(self) -> StepOutputs:
         return EndedOutputs(*self._parts)

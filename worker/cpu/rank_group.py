@@ -44,6 +44,10 @@ class ProcessGroup(ParallelGroup):
         self.ranks.receive(out.data_ptr(), out.nbytes)
         return out
 
+    def has_arrived(self) -> bool:
+        """Raises RankGone."""
+        return not isinstance(self.ranks, RanksOfPart) or self.ranks.has_arrived()
+
 
 def make_groups(ranks: RankPeers, tensor: int, starts: tuple[int, ...]) -> Groups:
     """Returns the groups of this rank. tensor: ranks that share each layer. starts: of the stages' layers,

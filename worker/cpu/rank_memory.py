@@ -52,6 +52,12 @@ class RanksOfPart(Exchange):
         """Takes [count] bytes that the first of two ranks sends. Raises RankGone."""
         self._ranks.wait_for(lambda look: self.link.receive(target, count, look))
 
+    def has_arrived(self) -> bool:
+        """Returns whether receive() would not wait. Raises RankGone."""
+        if not self.link.has_arrived:
+            self._ranks.check_peers()
+        return self.link.has_arrived
+
 
 class Ranks(RankPeers):
     """The other ranks, as this one sees them. For one thread."""
@@ -95,6 +101,10 @@ class Ranks(RankPeers):
         """exchange(), with the ranks of a link. Raises RankGone."""
         self._since = 0.0
         link.exchange(source, count, target, self._look_for)
+
+    def check_peers(self) -> None:
+        """Raises RankGone where another rank has ended, or given up."""
+        self._check_peers()
 
     def wait_for(self, move: Callable[[Callable[[int], None]], None]) -> None:
         """Moves bytes; the function gets what it is to call while a rank is missing. Raises RankGone."""

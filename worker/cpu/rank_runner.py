@@ -29,15 +29,15 @@ class AnnouncedCommands:
         self._is_over = False
 
     def send(self, message: worker_pb2.WorkerMessage) -> None:
-        """See Commands."""
+        """Queues a message, which others are not told of."""
         self._commands.send(message)
 
     def has_command(self) -> bool:
-        """See Commands."""
+        """Returns whether receive() would not wait; it does not behind the last command, either."""
         return bool(self._arrived) or self._is_over or self._commands.has_command()
 
     def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
-        """See Commands. Raises EngineGone behind all that has arrived."""
+        """Returns the next command. Raises EngineGone behind all that has arrived."""
         while not self._is_over and self._commands.has_command():
             self._take(0.0)
         if not (self._arrived or self._is_over):

@@ -326,3 +326,7 @@ def warm_up(executor: StepExecutor[CpuBackend]) -> None:
     if executor.drafts and rows.block_size > 3 and rows.max_model_len > 4:
         executor.execute(draft_plan([2]))
     executor.execute(removal_plan(first))
+    if executor.backend.stages > 1:
+        first.micro_batch = True
+        executor.execute(first)
+        executor.execute(removal_plan(first))

@@ -222,6 +222,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         encoder_cache_tokens=_encoder_cache_tokens(config, ready),
         whole_media=ready.model.whole_media,
         max_num_encoder_tokens=_max_num_encoder_tokens(config, ready),
+        stages=max(1, ready.stages) if config.scheduling == "ahead" else 1,
     )
 
 

@@ -191,6 +191,9 @@ class CudaBackend:
             self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None, self._adapts_logits)
 
+    def begin(self) -> None:
+        """No worker of this kind has stages."""
+
     def submit(self, clock: LaunchClock) -> Completion:
         return CudaCompletion(self, self.device.record(), clock)
 

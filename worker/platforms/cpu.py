@@ -277,6 +277,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
 
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
+        if self.plan.speculation is None:
+            ready.stages = executor.backend.stages
         logger.info(
             "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
             self.groups.describe(self.plan.config.num_layers),
@@ -309,3 +311,7 @@ def warm_up(executor: StepExecutor[CpuBackend]) -> None:
     if executor.drafts and rows.block_size > 3 and rows.max_model_len > 4:
         executor.execute(draft_plan([2]))
     executor.execute(removal_plan(first))
+    if executor.backend.stages > 1:
+        first.micro_batch = True
+        executor.execute(first)
+        executor.execute(removal_plan(first))

@@ -178,6 +178,7 @@ class StepPlanner:
         self.overtaking = Overtaking(states)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
         self._whole_prompts, self._encoder = whole_prompts, encoder
+        self._whole_item = 0  # tokens of an item that is seen whole, for which the last plan had no room
 
     def fill(self, plan: Plan, batch: Batch, now: float, *, in_flight: bool) -> None:
         """Adds the sequences of a step to a plan and its batch. now: seconds. in_flight: whether there are
@@ -209,7 +210,8 @@ class StepPlanner:
         if going:  # all but the last one have computed their prompts
             last = going[-1]
             decoding = going if last.is_decoding else going[:-1]
-            reserved = 0 if decoding is going else self._encoder.least(last, last.num_computed_tokens)
+            waits = self._whole_item if states.waiting and states.rows.free else 0
+            reserved = waits if decoding is going else self._encoder.least(last, last.num_computed_tokens)
             drafts = self.draft_room.add(decoding, reserved, plan, batch)
             alone = decoding is going and self.micro_batches.width == 1
             if not drafts and alone and not (states.waiting or states.preparing):
@@ -268,7 +270,9 @@ class StepPlanner:
         if most is not None and cost > most:
             return False
         start = sequence.num_tokens - cost
-        if self._encoder.least(sequence, start) > batch.budget:
+        least = self._encoder.least(sequence, start)
+        self._whole_item = least if least > batch.budget else 0
+        if self._whole_item:
             return False  # it begins with an image that is computed whole
         if not self._encoder.affords(sequence, start, start + 1 if most is None else sequence.num_tokens):
             return False

@@ -15,6 +15,7 @@ from pagewire.checkpoints.heads import CLASSIFIER_TENSOR
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.targets import find_targets
+from worker.audio.encoder import AudioEncoder
 from worker.config.hf_config import ModelConfig
 from worker.config.names import spelled
 from worker.imports import import_metas
@@ -194,8 +195,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 def tokens_per_vector(model: LanguageModel) -> int:
     """Returns about how many tokens of a prompt a model computes in the time in which its encoder makes a
     vector, at least 1; 0: it has no encoder. By the bytes of what both multiply by: a vector is made of the
-    patches of a square."""
-    if model.vision is None:
+    patches of a square, or of neighbouring states of a sound."""
+    vision = model.vision
+    if vision is None:
         return 0
     tables = {each.method for each in model.modules() if isinstance(each, Matrix) and each.is_table}
 
@@ -203,9 +205,11 @@ def tokens_per_vector(model: LanguageModel) -> int:
         methods = (each for each in module.modules() if isinstance(each, LinearMethod))
         return sum(each.weight.nbytes for each in methods if each not in tables)
 
-    tower, decoder = nbytes(model.vision.tower), nbytes(model) - nbytes(model.vision)
-    patches = model.vision.config.projector.merge**2
-    return max(1, round(patches * tower / max(1, decoder)))
+    if isinstance(vision, AudioEncoder):
+        tower, states = nbytes(vision.blocks), vision.config.group
+    else:
+        tower, states = nbytes(vision.tower), vision.config.projector.merge**2
+    return max(1, round(states * tower / max(1, nbytes(model) - nbytes(vision))))
 
 
 def model_bytes(model: LanguageModel) -> int:

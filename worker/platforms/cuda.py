@@ -97,7 +97,7 @@ class CudaPlatform(Platform[CudaBackend]):
                 "use --device cpu",
             )
 
-        groups, self.ranks = join_devices(plan, self.worker.rank, device)
+        groups, self.ranks = join_devices(initialize, config, self.worker.rank, device, plan.report)
 
         def check_dtype(dtype: torch.dtype) -> None:
             check_kernels(device, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))

@@ -3,7 +3,6 @@ worker, bit for bit; what is refused; and a rank that dies."""
 
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import threading
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +21,6 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.logprob_columns import Scored
 from tests.worker.cpu.test_rank_memory import on_each
-from tests.worker.cuda.device_ranks import die, one_of_two
 from tests.worker.cuda.host_devices import SMALL, host_device, interpret
 from tests.worker.fakes import Driver, initialize, resolved_params
 from worker.cpu.rank_memory import Ranks
@@ -261,46 +258,6 @@ def test_fewer_cards_than_ranks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(StartupError, match="2 ranks take a CUDA device each, and torch finds 1"):
         limits.find_device(0, 2)
-
-
-def test_copies_are_bitwise():
-    """Of every dtype that ranks exchange, and of tensors that are not contiguous."""
-    name, part = f"cuda-{next(NUMBERS)}", torch.randn(5, 7)
-
-    def work(rank: int) -> list[list[float]]:
-        world = one_of_two(rank, name, os.getpid())
-        own = part + rank
-        found = [
-            world.stacked(own.T),
-            torch.stack(list(world.gather(own.bfloat16()))).float(),
-            world.from_first(torch.arange(3) + 5 * rank),
-            world.sum(own),
-            torch.tensor([world.least(9 - rank)]),
-            torch.from_numpy(world.tell(np.array([rank + 2]))),
-        ]
-        return [each.flatten().tolist() for each in found]
-
-    both = torch.stack([part, part + 1])
-    expected = [
-        both.transpose(1, 2),
-        both.bfloat16().float(),
-        torch.arange(3),
-        both[0] + both[1],
-        torch.tensor([8]),
-        torch.tensor([2]),
-    ]
-    assert succeeded(on_each(work)) == [[each.flatten().tolist() for each in expected]] * 2
-
-
-def test_a_rank_that_dies_ends_the_copies_of_the_others():
-    name = f"cuda-{next(NUMBERS)}"
-    other = multiprocessing.get_context("spawn").Process(target=die, args=(name, os.getpid()))
-    other.start()
-    world = one_of_two(0, name, os.getpid())
-    assert world.stacked(torch.zeros(3)).tolist() == [[0.0] * 3, [1.0] * 3]
-    with pytest.raises(RankGone, match="rank 1 of the worker is gone|has lost another one"):
-        world.stacked(torch.zeros(3))
-    other.join()
 
 
 def test_a_step_whose_copy_never_ends_does_not_hold_its_rank():

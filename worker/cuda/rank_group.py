@@ -140,27 +140,25 @@ def make_device_groups(ranks: RankPeers, tensor: int, starts: tuple[int, ...], p
     store = _meet(ranks)
     host = make_groups(ranks, tensor, starts)
 
-    def on_devices(group: ParallelGroup, *members: int) -> ParallelGroup:
+    def on_devices(group: ParallelGroup, kind: str, *members: int) -> ParallelGroup:
+        """kind: of the group, as others may have the same members."""
         if not isinstance(group, ProcessGroup):
             return group  # of this rank alone
-        keys = PrefixStore("-".join(map(str, members)), store)
+        keys = PrefixStore(f"{kind} {'-'.join(map(str, members))}", store)
         copies = DeviceCopies(ranks, keys, group.rank, group.size, place)
         return DeviceGroup(group.rank, group.size, copies=copies, host=group)
 
-    world = on_devices(host.world, *range(ranks.size))
+    rank, size = ranks.rank, ranks.size
+    world = on_devices(host.world, "all", *range(size))
     if not starts:
         return Groups(world, world)
-    stage, size, rank = host.stage, ranks.size, ranks.rank
-    first = stage.number * tensor
-    own = on_devices(host.tensor, *range(first, first + tensor))
-    pairs = {
-        "before": ((rank - tensor) % size, rank),
-        "behind": (rank, (rank + tensor) % size),
-    }
-    made: dict[str, ParallelGroup] = {}
-    for name in sorted(pairs, key=lambda name: pairs[name]):  # all ranks connect in one order
-        made[name] = on_devices(getattr(stage, name), *pairs[name])
-    return Groups(world, own, Stage(stage.number, stage.starts, made["before"], made["behind"]))
+    stage = host.stage
+    own = on_devices(host.tensor, "stage", *range(stage.number * tensor, (stage.number + 1) * tensor))
+    before, behind = ((rank - tensor) % size, rank), (rank, (rank + tensor) % size)
+    pairs: dict[tuple[int, ...], ParallelGroup] = {}
+    for members, pair in sorted({before: stage.before, behind: stage.behind}.items()):  # on all in one order
+        pairs[members] = on_devices(pair, "handover", *members)
+    return Groups(world, own, Stage(stage.number, stage.starts, pairs[before], pairs[behind]))
 
 
 def _meet(ranks: RankPeers) -> TCPStore:

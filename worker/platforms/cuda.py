@@ -92,7 +92,7 @@ class CudaPlatform(Platform[CudaBackend]):
         if config.has_states:
             refuse_drafts(plan.speculation)
 
-        groups, self.ranks = join_devices(plan, self.worker.rank, device)
+        groups, self.ranks = join_devices(initialize, config, self.worker.rank, device, plan.report)
 
         if isinstance(config.vision, AudioConfig):
             raise StartupError(WHAT, f"{config.architecture} hears sounds on CPUs alone", "use --device cpu")

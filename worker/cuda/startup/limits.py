@@ -40,8 +40,7 @@ def find_device(rank: int = 0, ranks: int = 1) -> Device:
         why = "torch finds no CUDA device" if built else "this torch is built without CUDA"
         todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
         raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
-    found = torch.cuda.device_count()
-    if found < ranks:
+    if ranks > 1 and (found := torch.cuda.device_count()) < ranks:
         raise StartupError(
             WHAT,
             f"{ranks} ranks take a CUDA device each, and torch finds {found}",

@@ -2,6 +2,7 @@
 their ranks find one another."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from kernels.triton.attention.attention_sizes import tile_sizes
 from pagewire import __version__
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
+from pagewire.internal.v1 import worker_pb2
 from worker.config.decoder import DecoderConfig
-from worker.config.hf_config import read_config, read_quantization
+from worker.config.hf_config import ModelConfig, read_config, read_quantization
 from worker.cpu.kernel_selection import check_leaves
 from worker.cpu.rank_checks import divide_stages
 from worker.cpu.rank_memory import Ranks, join, model_digest
@@ -23,24 +25,25 @@ from worker.group_shape import group_shape
 from worker.models.base import LanguageModel
 from worker.models.registry import family_of
 from worker.parallel import ALONE, Groups, Placement
-from worker.platforms.base import LoadPlan
 from worker.startup.checks import check_split, check_stages
 
+OnWait = Callable[[str, float], None]
 _WHAT = "cannot split the model"
 _STAGES = "use --pipeline-parallel-size, whose ranks have whole layers"
 _ALONE = "leave --tensor-parallel-size and --pipeline-parallel-size out, or use --device cpu"
 
 
-def join_devices(plan: LoadPlan, rank: int, device: Device) -> tuple[Groups, Ranks | None]:
+def join_devices(
+    initialize: worker_pb2.Initialize, config: ModelConfig, rank: int, device: Device, on_wait: OnWait
+) -> tuple[Groups, Ranks | None]:
     """Returns the groups of this rank, and the others, once all are here and are found alike; None: there are
-    none. Raises StartupError before weights are read, RankGone."""
-    initialize = plan.initialize
+    none. on_wait: see RankPeers. Raises StartupError before weights are read, RankGone."""
     tensor, stages = group_shape(initialize)
     if tensor * stages == 1:
         return ALONE, None
-    model = _check(plan, tensor, stages)
-    starts = divide_stages(plan.config, model, stages) if stages > 1 else ()
-    ranks = join(initialize, rank, plan.report, RankLink.plain)
+    model = _check(initialize, config, tensor, stages)
+    starts = divide_stages(config, model, stages) if stages > 1 else ()
+    ranks = join(initialize, rank, on_wait, RankLink.plain)
     ranks.check_equal(
         {
             "pagewire": __version__,
@@ -52,15 +55,14 @@ def join_devices(plan: LoadPlan, rank: int, device: Device) -> tuple[Groups, Ran
     return make_device_groups(ranks, tensor, starts, device.place), ranks
 
 
-def _check(plan: LoadPlan, tensor: int, stages: int) -> LanguageModel:
+def _check(initialize: worker_pb2.Initialize, config: ModelConfig, tensor: int, stages: int) -> LanguageModel:
     """Returns the model, without memory for its weights. Raises StartupError."""
-    initialize, config = plan.initialize, plan.config
     check_stages(config, stages)
     check_split(config, tensor, initialize.quantization)
     if not isinstance(config, DecoderConfig) or config.bidirectional:
         raise StartupError(_WHAT, f"one GPU computes {config.architecture}", _ALONE)
     for is_wanted, why in (
-        (plan.speculation is not None, "--speculate drafts on one GPU"),
+        (initialize.HasField("speculation"), "--speculate drafts on one GPU"),
         (bool(initialize.max_loras), "adapters (--lora, --lora-folder, --max-loras) are for one GPU"),
         (config.vision is not None, f"one GPU computes {config.architecture}, which encodes images"),
     ):
@@ -68,20 +70,20 @@ def _check(plan: LoadPlan, tensor: int, stages: int) -> LanguageModel:
             raise StartupError(_WHAT, why, _ALONE)
     model = family_of(config).build(config, Placement(torch.float32, torch.device("meta")))
     if tensor > 1:
-        _check_shared_layers(plan, config, tensor)
+        _check_shared_layers(initialize, config, tensor)
         check_leaves(model, WeightForms.of(""), tensor)
     return model
 
 
-def _check_shared_layers(plan: LoadPlan, config: DecoderConfig, size: int) -> None:
+def _check_shared_layers(initialize: worker_pb2.Initialize, config: DecoderConfig, size: int) -> None:
     """Raises StartupError for a model whose layers so many GPUs do not share."""
     name, flag = config.architecture, f"--tensor-parallel-size {size} --device cuda"
     for is_wanted, why in (
         (any(each is not None for each in config.experts), f"{name} has experts"),
         (config.latent is not None, f"{name} attends to latents"),
         (config.has_states, f"layers of {name} keep a state per row"),
-        (_is_quantized(Path(plan.initialize.model_path)), "the weights are quantized"),
-        (plan.initialize.fast_matmul, "--fast-matmul adds in an order of its own"),
+        (_is_quantized(Path(initialize.model_path)), "the weights are quantized"),
+        (initialize.fast_matmul, "--fast-matmul adds in an order of its own"),
     ):
         if is_wanted:
             raise StartupError(_WHAT, f"{flag}: {why}", _STAGES)

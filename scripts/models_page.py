@@ -44,7 +44,7 @@ is known by.
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
 CPUs and CUDA devices (except what says that it is on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
-on a CPU. Of `Gemma4ForConditionalGeneration` and `Llama4ForConditionalGeneration` the text is served, as by
+on a CPU. Of `Llama4ForConditionalGeneration` the text is served, as by
 the families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have
 a prefix cache by checkpoints of their states
 ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
@@ -71,15 +71,15 @@ Triton's interpreter.
 IMAGES_HEAD = """
 ## Images
 
-Encoders of images beside a decoder of any family above but OPT and Gemma 4, which
-`text_config.model_type` names. An image, or a tile of one, becomes vectors in place of tokens;
-it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
-`--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
-rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer;
-Gemma 3, whose tokens of an image see one another, on CPUs alone.
-Those of Qwen and Llama 4 have their own decoders alone, and those of Qwen positions of three axes
-([images.md](images.md#positions-of-qwens-images)). The text of Llama 4 and Qwen3.5 is served alone over
-several stages, and from a checkpoint without files that say what pixels become.
+Encoders of images beside a decoder of any family above but OPT, which `text_config.model_type` names;
+those of Gemma 4, Llama 4 and Qwen have their own decoders alone. An image, or a tile of one, becomes vectors
+in place of tokens; it is encoded alone, so that vectors are a function of weights and image. Towers are whole
+on each rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused;
+`--quantization` rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them
+yet, layer by layer; Gemma 3 and Gemma 4 on CPUs alone.
+Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text of
+Llama 4, Qwen3.5 and Gemma 4 is served alone over several stages, and from a checkpoint without files that say
+what pixels become.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
 in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 has none), vectors and

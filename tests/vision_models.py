@@ -6,11 +6,12 @@ and tokenizers read.
 
 Items of images are small: 56 x 56 pixels for LLaVA (16 vectors), tiles of 32 x 32 for Idefics3 and SmolVLM (4
 vectors), tiles of 28 x 28 for InternVL (4 vectors), 32 x 32 for Gemma 3 (4 vectors), and any multiple of 8
-for Pixtral (a vector for each 8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL (a vector for each
-16 x 16 or 8 x 8 pixels).
+for Pixtral (a vector for each 8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL and Gemma 4 (a vector
+for each 16 x 16 or 8 x 8 pixels).
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "processor": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
     },
+    "gemma4": {
+        "class": "Gemma4",
+        "vision": {"model_type": "gemma4_vision", "patch_size": 4, "pooling_kernel_size": 2}
+        | {"head_dim": 16, "num_key_value_heads": 2, "position_embedding_size": 160}
+        | {"use_clipped_linears": True},
+        "text": {"model_type": "gemma4_text", "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 24}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}
+        | {"sliding_window": 9, "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 340},
+        "fields": {"audio_config": None},
+        "image_id": "image_token_id",
+        "tokens": {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"},
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "Gemma4ImageProcessor",
+            "do_normalize": False,
+            "image_mean": [0.0, 0.0, 0.0],
+            "image_std": [1.0, 1.0, 1.0],
+            "patch_size": 4,
+            "pooling_kernel_size": 2,
+            "max_soft_tokens": 70,
+        },
+        "processor": {"processor_class": "Gemma4Processor", "image_seq_length": 70},
+    },
 }
 """By family: the prefix of its classes in transformers, fields of its configurations, and what its files say
 of images."""
@@ -305,7 +329,7 @@ of images."""
 def placeholder(family: str) -> str:
     """Returns the token that templates have once per image."""
     tokens: dict[str, str] = FAMILIES[family]["tokens"]
-    return tokens.get("boi_token") or vector_token(family)
+    return vector_token(family) if family == "gemma4" else tokens.get("boi_token") or vector_token(family)
 
 
 def vector_token(family: str) -> str:
@@ -344,6 +368,12 @@ def make_vision_model(
     )
     torch.manual_seed(seed)
     model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
+    for name, bound in model.named_buffers():
+        if name.endswith(("_min", "_max")):  # of what is clipped: some values are, of one product in two
+            is_far = "q_proj" in name or "up_proj" in name
+            bound.fill_(math.copysign(math.inf if is_far else 1.5, bound))
+        elif "vision_tower.std_" in name:
+            torch.nn.init.normal_(bound, mean=float(name.endswith("scale")), std=0.1)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or not parameter.any():  # those that transformers makes 0 and 1
             torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)

@@ -12,6 +12,8 @@ MEDIA_FIELDS = IN_PROMPT, IN_CHAT = ".media", ".chat.messages"
 """Ends of the paths of what has media."""
 URI_FIELD = ".uri"
 """End of the path of a medium's URI."""
+DIGEST_FIELD = ".sha256"
+"""End of the path of a medium's digest."""
 _BASE64 = ";base64"
 
 

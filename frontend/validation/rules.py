@@ -276,6 +276,10 @@ def _media_uri(value: str, limits: Limits) -> str | None:
 AT_LEAST_ONE = number(1, MAX_COUNT)
 FILE = Rule("1 byte or more", lambda value, limits: None if value else "must not be empty")
 MEDIA_URI = Rule(f"a data URI with base64; with {FLAG}, a URL of such a host", _media_uri)
+MEDIA_DIGEST = Rule(
+    "a SHA-256 digest",
+    lambda value, limits: None if len(value) == SHA256_BYTES else f"must have {SHA256_BYTES} bytes",
+)
 MEDIA_DIGESTS = Rule(
     f"SHA-256 digests, at most {MAX_MEDIA}",
     lambda values, limits: (

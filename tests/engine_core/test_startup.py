@@ -169,6 +169,18 @@ def test_what_ranks_on_several_hosts_do_not_go_with(change: dict[str, Any], flag
     assert flag in error.value.why and error.value.todo
 
 
+def test_nixl_is_installed_and_has_something_to_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine_core.startup.find_spec", lambda name: None)
+    with pytest.raises(StartupError, match="not installed") as refused:
+        check_config(EngineConfig(kv_transfer="nixl", prefix_cache_key="f"))
+    assert "pagewire[nixl]" in refused.value.todo
+    check_config(EngineConfig(kv_transfer="nixl", prefix_cache_key="f", external_workers=True))
+    monkeypatch.setattr("engine_core.startup.find_spec", lambda name: name == "nixl_cu12" or None)
+    with pytest.raises(StartupError, match="without --prefix-cache-key"):
+        check_config(EngineConfig(kv_transfer="nixl"))
+    check_config(EngineConfig(kv_transfer="nixl", prefix_cache_key="f"))
+
+
 def test_a_role_needs_a_worker_that_copies_blocks() -> None:
     config, facts = EngineConfig(role="prefill"), ready()
     with zmq.Context() as context:

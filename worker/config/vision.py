@@ -38,6 +38,7 @@ class TowerConfig:
     learned_positions: bool = False  # a vector for each patch, and for the class token
     buckets_positions: bool = False  # a patch's row of that table is computed from fractions of a side
     interpolates_positions: bool = False  # that table is stretched over an image's rows and columns
+    position_rows: int = 0  # rows of two tables, of a patch's column and of its row, in place of it; 0: none
     rotary_theta: float | None = None  # rows and columns rotate queries and keys; None: they do not
     equal_frequencies: bool = False  # columns turn by those of rows; else by those between them
     rotates_pairs: bool = False  # two values side by side turn, first by columns; both are numbered from 1
@@ -51,8 +52,11 @@ class TowerConfig:
     mlp_bias: bool = True
     gated: bool = False  # down(f(gate(x)) * up(x)), else down(f(up(x)))
     head_norms: bool = False  # of all queries together, and of all keys
+    around_norms: bool = False  # as Gemma 4's decoder: norms around parts; each head's values are normed, too
+    clipped: bool = False  # of these parts, what products read and make is clipped, by bounds of each
     channel_scales: bool = False  # what a part of a block adds is multiplied by a learned vector
     stored_as_batch: bool = False  # checkpoints have the class token and the positions as a batch of one
+    channels_last: bool = False  # a matrix reads patches, of which a pixel's channels stand side by side
 
     @property
     def patches_per_side(self) -> int:
@@ -77,7 +81,8 @@ class ProjectorConfig:
 
     linear(norm(x)), or linear(f(linear(norm(x)))), or linear(f(linear(f(linear(x)))))
 
-    Where squares are averaged, a root-mean-square norm follows, with weights stored as their distance from 1.
+    Where squares are averaged, a root-mean-square norm follows, with weights stored as their distance from 1,
+    or, where they are pooled, without weights.
     """
 
     merge: int = 1  # patches of a side of a square
@@ -87,6 +92,8 @@ class ProjectorConfig:
     merging_linear: bool = False  # a square becomes a vector of the tower's width first
     layer_norm_eps: float | None = None  # of a layer norm of squares; None: none
     average_eps: float | None = None  # of the norm of averages; None: a square is all values of its patches
+    pooled_eps: float | None = None  # averages times the root of the tower's width are normed; None: not
+    standardized: bool = False  # before that norm they are (x - bias) * scale, channel by channel
     activation: str | None = None  # None: one linear layer
     inner_square: bool = False  # the first of two linear layers keeps the width of a square
     inner_size: int = 0  # width of what the first two of three linear layers make; 0: there are fewer
@@ -143,7 +150,8 @@ class VisionConfig:
         """Returns how many vectors an image of so many pixels becomes; 0: the encoder does not take it."""
         tower, side = self.tower, self.pixels_per_vector
         if tower.any_size:
-            return 0 if height % side or width % side else self._num_vectors(height, width)
+            beyond = 0 < tower.position_rows < max(height, width) // tower.patch_size
+            return 0 if beyond or height % side or width % side else self._num_vectors(height, width)
         fits = (height, width) == (tower.image_size, tower.image_size)
         return self._num_vectors(height, width) if fits else 0
 

@@ -23,6 +23,11 @@ def read_most_pixels(fields: Fields, side: int) -> int:
     return most
 
 
+def read_soft_tokens(fields: Fields, side: int) -> int:
+    """As read_most_pixels(), for a processor of Gemma 4."""
+    return fields.integer("max_soft_tokens", 280, most=MOST // side**2) * side**2
+
+
 def has_pixel_fields(folder: Path) -> bool:
     """Returns whether files of a checkpoint say how images are prepared. Raises StartupError."""
     return _find_pixel_fields(folder)[1] is not None
@@ -46,10 +51,19 @@ def pixel_fields(folder: Path) -> Fields:
     return Fields(values, name)
 
 
-def read_pixels(fields: Fields) -> PixelsConfig:
-    """Reads what processors do to pixels. fields: of an image processor. Raises StartupError."""
+def read_centered_pixels(fields: Fields) -> PixelsConfig:
+    """As read_pixels(), for models that compute 2 * (pixel - 0.5) themselves: those of Gemma 4."""
+    found = read_pixels(fields, normalizes=False)
+    if (found.mean, found.std) != ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)):
+        raise fields.wrong("do_normalize", "image_mean other than 0 and image_std other than 1 are not known")
+    return PixelsConfig(scale=found.scale, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+def read_pixels(fields: Fields, *, normalizes: bool = True) -> PixelsConfig:
+    """Reads what processors do to pixels. fields: of an image processor. normalizes: where they do not say
+    whether they do. Raises StartupError."""
     scale = fields.number("rescale_factor", 1 / 255) if fields.boolean("do_rescale", True) else 1.0
-    if not fields.boolean("do_normalize", True):
+    if not fields.boolean("do_normalize", normalizes):
         return PixelsConfig(scale=scale, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     mean, std = (_read_channels(fields, each) for each in ("image_mean", "image_std"))
     if min(std) <= 0:

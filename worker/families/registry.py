@@ -86,7 +86,7 @@ _OF_IMAGES = (
     *("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
     *("boi_token_index", "eoi_token_index", "image_token_index", "audio_config", "boi_token_id"),
     *("eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id", "audio_token_id"),
-    *("text_config", "quantization_config"),
+    *("text_config", "quantization_config", "vision_soft_tokens_per_image"),
 )
 """Fields beside it that change nothing for text."""
 
@@ -132,7 +132,7 @@ def read_model_config(
     architecture, is_bare = find_architecture(fields)
     sees = architecture in SEEING
     if sees and architecture in DECODERS:
-        sees = stages == 1 and has_pixel_fields(folder)
+        sees = stages == 1 and fields.has("vision_config") and has_pixel_fields(folder)
     if sees:
         return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
@@ -172,6 +172,8 @@ def _read_seeing(
     is_flat = bool(family.decoders) and not whole.has("text_config")  # as the first files of Qwen are
     kind = (whole if is_flat else whole.object("text_config")).text("model_type", family.decoder)
     name, defaults = decoder_of(family.decoders.get(kind, kind)), DEFAULT_SIZES.get(kind, {})
+    if family.only_decoder:
+        name = family.only_decoder if kind == family.decoder else None
     fields = whole if is_flat else whole.below("text_config", *_SHARED, defaults=defaults)
     if name is None or (family.decoders and kind not in family.decoders):
         raise fields.wrong("model_type", "no decoder of that type is known")
@@ -188,5 +190,5 @@ def _read_seeing(
     vision = family.read_vision(whole, folder, config)
     repeated = whole.object("text_config").names() if family.decoders and not is_flat else ()  # by some files
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless, *repeated})
-    seen = (True,) * config.num_layers if family.whole_images else ()
+    seen = tuple(family.whole_images(fields, window) for window in config.windows)
     return replace(config, vision=vision, decoder=name, whole_images=seen)

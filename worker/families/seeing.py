@@ -10,6 +10,8 @@
     Llama 4              its tower with a norm behind it, squares of patches, and three linear layers
     Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
                          an image see one another
+    Gemma 4              its tower, averages of squares, a norm, and a product; its own decoder, in whose
+                         layers with windows tokens of an image see one another in some checkpoints
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -29,13 +31,17 @@ from worker.config.rope import Sections
 from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
 from worker.families.image_processors import (
     pixel_fields,
+    read_centered_pixels,
     read_most_pixels,
     read_pixels,
     read_rounded_pixels,
+    read_soft_tokens,
 )
+from worker.families.normed.gemma import UNUSED_BESIDE_IMAGES
 from worker.families.towers import (
     BUCKETING_SIGLIP,
     CLIP,
+    GEMMA4_VIT,
     INTERN_VIT,
     LLAMA4_VIT,
     PIXTRAL,
@@ -60,6 +66,8 @@ class SeeingFamily:
     """From config.json: the fields of VisionConfig but for pixels and tower. Raises StartupError."""
     decoder: str
     """model_type of text_config where that is not said."""
+    only_decoder: str = ""
+    """Architecture of the one decoder that there may be; empty: any that worker.families.registry finds."""
     decoders: Mapping[str, str] = field(default_factory=dict)
     """model_type of text_config -> that of the decoder; empty: it is that of any decoder."""
     sections: Sections | None = None
@@ -80,12 +88,17 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
-    read_pixels: Callable[[Fields], PixelsConfig] = read_pixels
-    """From the fields of an image processor. Raises StartupError."""
     adjust: Callable[[DecoderConfig], DecoderConfig] = lambda decoder: decoder
     """What differs in a decoder where it stands beside an encoder."""
-    whole_images: bool = False
-    """Whether tokens of an image see all of it, in all layers."""
+    whole_images: Callable[[Fields, int | None], bool] = lambda fields, window: False
+    """From text_config and the window of a layer: whether tokens of an image see all of it there."""
+    read_pixels: Callable[[Fields], PixelsConfig] = read_pixels
+    """From the fields of an image processor. Raises StartupError."""
+    read_most_pixels: Callable[[Fields, int], int] | None = None
+    """From these and the pixels of a side that become a vector: of the largest image as it is prepared; None:
+    that the tower was trained with. Raises StartupError."""
+    unused: str = r"(?!)"
+    """Pattern of tensors that the model does not need, besides those of tower and decoder."""
 
     def read_vision(self, whole: Fields, folder: Path, decoder: DecoderConfig) -> VisionConfig:
         """Reads the encoder's configuration. whole: config.json. folder: of the checkpoint. Raises
@@ -96,10 +109,10 @@ class SeeingFamily:
             raise fields.wrong("model_type", f"only these are known: {', '.join(self.towers)}")
         tower, of_pixels = self.towers[kind].read_all(fields, kind), pixel_fields(folder)
         values = {"pixels": self.read_pixels(of_pixels), **self.read(whole, tower, decoder)}
-        if self.sections is not None:
-            most = read_most_pixels(of_pixels, tower.patch_size * values["projector"].merge)
-            tower, values["has_grid_positions"] = replace(tower, most_pixels=most), True
-        return VisionConfig(tower=tower, **values)
+        if self.read_most_pixels is not None:
+            most = self.read_most_pixels(of_pixels, tower.patch_size * values["projector"].merge)
+            tower = replace(tower, most_pixels=most)
+        return VisionConfig(tower=tower, has_grid_positions=self.sections is not None, **values)
 
     def names_of(self, vision: VisionConfig, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
         """Returns the names of all layers."""
@@ -124,7 +137,7 @@ class SeeingFamily:
         behind = "|".join(map(str, range(vision.num_layers, tower.num_layers)))
         layers = rf"{family.layers}\.(?:{behind})\..+|" if behind else ""
         parts = rf"(?:model\.)?{re.escape(self.tower)}\.(?:vision_model\.)?(?:{layers}{family.unused})"
-        return rf"{parts}|(?:language_model\.)?(?:{decoder.unused})"
+        return rf"{parts}|{self.unused}|(?:language_model\.)?(?:{decoder.unused})"
 
 
 def _behind(whole: Fields, name: str, default: int, num_layers: int) -> tuple[int, ...]:
@@ -243,6 +256,19 @@ def _read_gemma3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> d
     return {
         "features": (tower.num_layers,),
         "projector": ProjectorConfig(merge=patches // side, average_eps=tower.norm_eps, bias=False),
+    }
+
+
+def _read_gemma4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(
+            merge=fields.integer("pooling_kernel_size", 3, most=_MOST_MERGED),
+            pooled_eps=tower.norm_eps,
+            standardized=fields.boolean("standardize", False),
+            bias=False,
+        ),
     }
 
 
@@ -375,6 +401,7 @@ QWEN2_5_VL = SeeingFamily(
     decoder="qwen2_5_vl_text",
     decoders={"qwen2_5_vl_text": "qwen2", "qwen2_5_vl": "qwen2"},
     sections=Sections((16, 24, 24), interleaved=False),
+    read_most_pixels=read_most_pixels,
     tower="visual",
     projector={"norm": ("visual.merger.ln_q",), "up": ("visual.merger.mlp.0",)}
     | {"down": ("visual.merger.mlp.2",)},
@@ -396,6 +423,7 @@ QWEN3_VL = SeeingFamily(
     decoder="qwen3_vl_text",
     decoders={"qwen3_vl_text": "qwen3"},
     sections=Sections((24, 20, 20), interleaved=True),
+    read_most_pixels=read_most_pixels,
     tower="model.visual",
     projector={"norm": (f"{_QWEN3_MERGER}.norm",), "up": (f"{_QWEN3_MERGER}.linear_fc1",)}
     | {"down": (f"{_QWEN3_MERGER}.linear_fc2",)},
@@ -456,10 +484,28 @@ GEMMA3 = SeeingFamily(
     spellings=_SPELLINGS,
     harmless=_OF_IMAGES,
     only={BIDIRECTIONAL: False},
-    whole_images=True,
+    whole_images=lambda fields, window: True,
+)
+GEMMA4 = SeeingFamily(
+    towers={"gemma4_vision": GEMMA4_VIT},
+    read=_read_gemma4,
+    decoder="gemma4_text",
+    only_decoder="Gemma4ForCausalLM",
+    tower="model.vision_tower",
+    projector={
+        "bias": ("model.vision_tower.std_bias",),
+        "scale": ("model.vision_tower.std_scale",),
+        "up": ("model.embed_vision.embedding_projection",),
+    },
+    text=(r"^model\.", "model.language_model."),
+    unused=rf"model\.(?:audio_tower|embed_audio)\..+|{UNUSED_BESIDE_IMAGES}",
+    read_pixels=read_centered_pixels,
+    read_most_pixels=read_soft_tokens,
+    whole_images=lambda fields, window: window is not None and fields.value(BIDIRECTIONAL) == "vision",
 )
 SEEING = {
     "Gemma3ForConditionalGeneration": GEMMA3,
+    "Gemma4ForConditionalGeneration": GEMMA4,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "Llama4ForConditionalGeneration": LLAMA4,

@@ -9,6 +9,8 @@ Qwen-VL      images of any size, rotary positions by row and column, patches of 
 InternViT    a class token, learned positions, scales of what each part of a block adds
 Llama 4      a class token behind the patches, learned positions and rotary ones by column and row, norms
              before and behind the blocks
+Gemma 4      images of any size, learned vectors of rows and columns, which turn queries and keys, too, norms
+             around the parts of a block; products may be clipped
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -72,7 +74,9 @@ class TowerFamily:
             "num_heads": heads,
             "num_layers": layers,
             "intermediate_size": self._read_inner(fields, width),
-            "activation": read_activation(fields, "hidden_act", self.activation),
+            "activation": read_activation(
+                fields, self.spelled.get("hidden_act", "hidden_act"), self.activation
+            ),
             "patch_size": patch_size,
             "image_size": image_size,
         }
@@ -170,7 +174,7 @@ BUCKETING_SIGLIP = TowerFamily(
 """That of Idefics3 and SmolVLM."""
 
 
-def _read_axial(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_axial(fields: Fields, sizes: dict[str, Any], theta: float = 10_000.0) -> dict[str, Any]:
     """Reads how rows and columns rotate queries and keys of images of any size."""
     if sizes["hidden_size"] // sizes["num_heads"] % 4:
         raise fields.wrong("num_attention_heads", "heads of a multiple of 4 values are rotated")
@@ -179,7 +183,7 @@ def _read_axial(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
         if rotary.text("rope_type", "axial") not in ("axial", "default"):
             raise rotary.wrong("rope_type", "only axial is known")
         rotary.refuse_unknown(("rope_theta",))
-    return {"any_size": True, "rotary_theta": rotary.number("rope_theta", 10_000.0)}
+    return {"any_size": True, "rotary_theta": rotary.number("rope_theta", theta)}
 
 
 def _read_pixtral(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
@@ -432,4 +436,72 @@ QWEN3_VIT = TowerFamily(
     layers="blocks",
     harmless=(*_OF_THE_MERGER, "deepstack_visual_indexes"),
     spelled=_QWEN_SPELLED,
+)
+
+
+def _read_gemma4(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    heads, head_dim = sizes["num_heads"], sizes["hidden_size"] // sizes["num_heads"]
+    fields.expect("num_key_value_heads", heads, f"there are {heads} heads of queries")
+    if not fields.has("head_dim") and head_dim != _GEMMA4_HEAD:
+        raise fields.wrong("head_dim", f"must be hidden_size / num_attention_heads ({head_dim})")
+    return TowerConfig(
+        **sizes,
+        **_read_axial(fields, sizes, theta=100.0),
+        equal_frequencies=True,
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rms_norms=True,
+        around_norms=True,
+        clipped=fields.boolean("use_clipped_linears", False),
+        position_rows=fields.integer("position_embedding_size", 10240, most=_MOST_PATCHES),
+        channels_last=True,
+        gated=True,
+    )
+
+
+_GEMMA4_HEAD = 64
+
+
+def _clipped(path: str, module: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names of a product and of its bounds. path, module: within a block."""
+    path, module = f"blocks.{{layer}}.{path}", f"{_ENCODER_LAYER}.{module}"
+    bounds = (f"{end}_{bound}" for end in ("input", "output") for bound in ("min", "max"))
+    return {
+        f"{path}.linear": (f"{module}.linear",),
+        f"{path}.bounds": tuple(f"{module}.{bound}" for bound in bounds),
+    }
+
+
+GEMMA4_VIT = TowerFamily(
+    read=_read_gemma4,
+    sizes={
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 12,
+        "patch_size": 16,
+    },
+    activation="gelu_pytorch_tanh",
+    names={
+        "patches": ("patch_embedder.input_proj",),
+        "positions": ("patch_embedder.position_embedding_table",),
+        "blocks.{layer}.attention_norm": (f"{_ENCODER_LAYER}.input_layernorm",),
+        "blocks.{layer}.attention.query_norm": (f"{_ENCODER_LAYER}.self_attn.q_norm",),
+        "blocks.{layer}.attention.key_norm": (f"{_ENCODER_LAYER}.self_attn.k_norm",),
+        "blocks.{layer}.attention_output_norm": (f"{_ENCODER_LAYER}.post_attention_layernorm",),
+        "blocks.{layer}.mlp_norm": (f"{_ENCODER_LAYER}.pre_feedforward_layernorm",),
+        "blocks.{layer}.mlp_output_norm": (f"{_ENCODER_LAYER}.post_feedforward_layernorm",),
+        **_clipped("attention.query", "self_attn.q_proj"),
+        **_clipped("attention.key", "self_attn.k_proj"),
+        **_clipped("attention.value", "self_attn.v_proj"),
+        **_clipped("attention.output", "self_attn.o_proj"),
+        **_clipped("mlp.gate", "mlp.gate_proj"),
+        **_clipped("mlp.up", "mlp.up_proj"),
+        **_clipped("mlp.down", "mlp.down_proj"),
+    },
+    layers=r"encoder\.layers",
+    harmless=(
+        *("attention_bias", "max_position_embeddings", "default_output_length", "global_head_dim"),
+        *("pooling_kernel_size", "standardize"),
+    ),
+    spelled={"hidden_act": "hidden_activation"},
 )

@@ -35,7 +35,7 @@ def family_of(config: ModelConfig) -> Family:
         return FAMILIES[config.architecture]
     seeing, decoder = SEEING[config.architecture], DECODERS[config.decoder]
     return Family(
-        Transformer,
+        _OF_THEIR_OWN.get(config.decoder, Transformer),
         seeing.names_of(config.vision, decoder),
         seeing.unused_of(config.vision, decoder),
         optional_prefix=decoder.optional_prefix,

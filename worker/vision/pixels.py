@@ -30,11 +30,13 @@ def normalized(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return table[torch.arange(3, device=table.device), pixels.long()]
 
 
-def patches(x: torch.Tensor, size: int, frames: int = 1) -> torch.Tensor:
+def patches(x: torch.Tensor, size: int, frames: int = 1, *, channels_last: bool = False) -> torch.Tensor:
     """[height, width, 3] -> [N, 3 * frames * size * size]: the patches row after row, in each the channels
-    one after the other, and of each so many equal frames, as a convolution's weight has them. What is left at
-    the lower and right edges is not used."""
+    one after the other, and of each so many equal frames, as a convolution's weight has them; or of one frame
+    the channels of each pixel side by side. What is left at the lower and right edges is not used."""
     rows, columns = x.shape[0] // size, x.shape[1] // size
     whole = x[: rows * size, : columns * size].reshape(rows, size, columns, size, 3)
+    if channels_last:
+        return whole.transpose(1, 2).reshape(rows * columns, -1)
     cut = whole.permute(0, 2, 4, 1, 3)[:, :, :, None]  # [rows, columns, 3, 1, size, size]
     return cut.expand(-1, -1, -1, frames, -1, -1).reshape(rows * columns, -1)

@@ -14,6 +14,7 @@ from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import LayerNorm, Norm, RMSNorm
 from worker.parallel import Placement
+from worker.vision import gemma4
 from worker.vision.layers import ChannelScales, LearnedVectors, PatchLinear, TowerAttention
 
 HEAD_NORM_EPS = 1e-6
@@ -27,8 +28,14 @@ class Tower(Layer):
         """features: behind so many blocks, each. place: of what every rank holds whole."""
         super().__init__()
         self.config, self._features, width = config, features, config.hidden_size
-        of_patch = config.patch_bias, place, config.frames, config.flat_patches
-        self.patches = PatchLinear(config.patch_size, width, *of_patch)
+        self.patches = PatchLinear(
+            config.patch_size,
+            width,
+            config.patch_bias,
+            place,
+            frames=config.frames,
+            as_matrix=config.flat_patches or config.channels_last,
+        )
         batch = (1,) if config.stored_as_batch else ()
         self.class_token = self.positions = None
         if config.class_token:
@@ -36,6 +43,8 @@ class Tower(Layer):
         if config.learned_positions:
             count = config.patches_per_side**2 + config.class_token
             self.positions = LearnedVectors((*batch, count, width), place)
+        elif config.position_rows:
+            self.positions = LearnedVectors((2, config.position_rows, width), place)
         self._rows_of_positions: torch.Tensor | None = None
         if config.buckets_positions:
             self._rows_of_positions = bucketed_positions(config.patches_per_side).to(place.device)
@@ -72,7 +81,9 @@ class Tower(Layer):
             x = torch.cat(both if self.config.class_last else both[::-1])
         if self.positions is not None:
             table, rows = self.positions.vectors, self._rows_of_positions
-            if self.config.interpolates_positions:
+            if self.config.position_rows:
+                x = x + summed_positions(table, *grid)
+            elif self.config.interpolates_positions:
                 x = x + interpolated_positions(table, *grid).to(x.dtype)
             else:
                 x = x + (table if rows is None else table[rows])
@@ -100,6 +111,8 @@ def norm(config: TowerConfig, place: Placement) -> Norm:
 
 def block(config: TowerConfig, place: Placement) -> AnyBlock:
     """Returns a block; its parts are made in the order in which it uses them."""
+    if config.around_norms:
+        return gemma4.block(config, place)
     first, attending = norm(config, place), attention(config, place)
     if not config.channel_scales:
         return Block(first, attending, norm(config, place), mlp(config, place))
@@ -162,6 +175,13 @@ def windows(rows: int, columns: int, side: int) -> tuple[torch.Tensor, torch.Ten
     down, right = torch.arange(rows) // side, torch.arange(columns) // side
     window = (down[:, None] * (-(-columns // side)) + right[None]).flatten()
     return window.argsort(stable=True), window.bincount()
+
+
+def summed_positions(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Adds the vectors of columns, the first half of a table [2 * n, E], and those of rows, the other half ->
+    [rows * columns, E]."""
+    of_columns, of_rows = table.chunk(2)
+    return (of_columns[None, :columns] + of_rows[:rows, None]).flatten(0, 1)
 
 
 def interpolated_positions(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:

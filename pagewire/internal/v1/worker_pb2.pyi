@@ -2,12 +2,20 @@ from pagewire.internal.v1 import engine_pb2 as _engine_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class KvTransfer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_TRANSFER_UNSPECIFIED: _ClassVar[KvTransfer]
+    KV_TRANSFER_NIXL: _ClassVar[KvTransfer]
+KV_TRANSFER_UNSPECIFIED: KvTransfer
+KV_TRANSFER_NIXL: KvTransfer
 
 class WorkerCommand(_message.Message):
     __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes", "end_burst", "load_adapter", "drop_adapter", "read_blocks", "stop_reading")
@@ -74,7 +82,7 @@ class WorkerHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., group_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "pipeline_parallel_size", "encoder_cache_tokens", "group_name", "first_rank_pid", "num_hosts", "store_port", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "config_overrides", "tokenizer_path", "cache_secret", "cache_key", "max_loras")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "pipeline_parallel_size", "encoder_cache_tokens", "group_name", "first_rank_pid", "num_hosts", "store_port", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "config_overrides", "tokenizer_path", "cache_secret", "cache_key", "kv_transfer", "trusts_network", "max_loras")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +120,8 @@ class Initialize(_message.Message):
     TOKENIZER_PATH_FIELD_NUMBER: _ClassVar[int]
     CACHE_SECRET_FIELD_NUMBER: _ClassVar[int]
     CACHE_KEY_FIELD_NUMBER: _ClassVar[int]
+    KV_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    TRUSTS_NETWORK_FIELD_NUMBER: _ClassVar[int]
     MAX_LORAS_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     device: str
@@ -150,8 +160,10 @@ class Initialize(_message.Message):
     tokenizer_path: str
     cache_secret: bytes
     cache_key: bytes
+    kv_transfer: KvTransfer
+    trusts_network: bool
     max_loras: int
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., encoder_cache_tokens: _Optional[int] = ..., group_name: _Optional[str] = ..., first_rank_pid: _Optional[int] = ..., num_hosts: _Optional[int] = ..., store_port: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ..., cache_key: _Optional[bytes] = ..., max_loras: _Optional[int] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., encoder_cache_tokens: _Optional[int] = ..., group_name: _Optional[str] = ..., first_rank_pid: _Optional[int] = ..., num_hosts: _Optional[int] = ..., store_port: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ..., cache_key: _Optional[bytes] = ..., kv_transfer: _Optional[_Union[KvTransfer, str]] = ..., trusts_network: _Optional[bool] = ..., max_loras: _Optional[int] = ...) -> None: ...
 
 class Speculation(_message.Message):
     __slots__ = ("method", "model_path", "tokens", "batch", "shared", "acceptance", "flag")

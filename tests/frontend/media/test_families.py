@@ -32,6 +32,7 @@ SIZES = [
 ]
 PROCESSOR = {
     "Gemma3": "gemma3.processing_gemma3",
+    "Gemma4": "gemma4.processing_gemma4",
     "Idefics3": "idefics3.processing_idefics3",
     "InternVL": "internvl.processing_internvl",
     "Llama4": "llama4.processing_llama4",
@@ -46,9 +47,9 @@ PROCESSOR = {
 
 def sizes_of(family: str) -> list[tuple[int, int]]:
     """Returns sizes that transformers can resize: one pixel is the least that it leaves of a side."""
-    longest = FAMILIES[family]["images"]["size"].get("longest_edge")
     if family not in ("pixtral", "mistral3"):
         return SIZES
+    longest = FAMILIES[family]["images"]["size"]["longest_edge"]
     return [size for size in SIZES if min(size) * longest >= max(size)]
 
 
@@ -77,6 +78,11 @@ def processed(family: str, folder: Path, image: Any) -> dict[str, Any]:
 def images_of(found: dict[str, Any], options: dict[str, Any]) -> Any:
     """Returns images [n, 3, height, width] of what processed() returns."""
     values = found["pixel_values"]
+    if (places := found.get("image_position_ids")) is not None:
+        (columns, rows), size = places[0].max(0) + 1, options["patch_size"]
+        cut = values[0, : rows * columns].reshape(rows, columns, size, size, 3)
+        assert (places[0, rows * columns :] == -1).all()
+        return cut.transpose(4, 0, 2, 1, 3).reshape(1, 3, rows * size, columns * size)
     if (grids := found.get("image_grid_thw")) is None:
         return values.reshape(-1, *values.shape[-3:])
     (frames, rows, columns), size, merge = grids[0], options["patch_size"], options["merge_size"]

@@ -76,6 +76,12 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("gemma3", {"mm_tokens_per_image": 5}, "mm_tokens_per_image is 5"),
         ("gemma3", {"mm_tokens_per_image": 9}, "divides 4 patches"),
         ("gemma3", {"text_config__use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma4", {"vision_config__num_key_value_heads": 1}, "there are 2 heads of queries"),
+        ("gemma4", {"vision_config__head_dim": None}, "must be hidden_size"),
+        ("gemma4", {"vision_config__rope_parameters__rope_type": "yarn"}, "only axial"),
+        ("gemma4", {"vision_config__hidden_activation": "swiglu"}, "hidden_activation"),
+        ("gemma4", {"text_config__model_type": "gemma3_text"}, "no decoder of that type"),
+        ("gemma4", {"text_config__pad_token_id": 340}, "vocab_size_per_layer_input"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
         ("llama4", {"vision_config__pixel_shuffle_ratio": 0.3}, "pixel_shuffle_ratio"),
         ("llama4", {"vision_config__intermediate_size": 120}, "have 128 values"),
@@ -136,6 +142,42 @@ def test_what_pixels_become_is_in_one_of_two_files(folders: dict[str, Path], tmp
     (folder / "processor_config.json").write_text("{}")
     with pytest.raises(StartupError, match="holds no preprocessor_config.json"):
         read_model_config(folder)
+
+
+def test_pixels_of_gemma_4_are_centered_by_the_model(folders: dict[str, Path], tmp_path: Path):
+    file, folder = "preprocessor_config.json", folders["gemma4"]
+    vision = read_model_config(folder).vision
+    assert vision is not None and vision.max_vectors == 70 and vision.tower.clipped
+    assert vision.pixels.mean == vision.pixels.std == (0.5, 0.5, 0.5)
+    same = read_model_config(edited(folder, tmp_path / "same", file, do_normalize=True)).vision
+    assert same == vision
+    with pytest.raises(StartupError, match="do_normalize"):
+        read_model_config(edited(folder, tmp_path / "odd", file, do_normalize=True, image_mean=[0.5] * 3))
+
+
+def test_images_that_have_more_rows_than_there_are_positions(folders: dict[str, Path]):
+    vision = read_model_config(folders["gemma4"]).vision
+    assert vision is not None
+    assert [vision.num_vectors(8, width) for width in (640, 648, 12)] == [80, 0, 0]
+
+
+def test_layers_in_which_images_are_seen_whole(folders: dict[str, Path], tmp_path: Path):
+    """Gemma 4: those with windows, in checkpoints that say so."""
+    assert read_model_config(folders["gemma4"]).whole_images == (False,) * 4
+    fields = {"text_config__use_bidirectional_attention": "vision"}
+    folder = edited(folders["gemma4"], tmp_path / "edited", **fields)
+    assert read_model_config(folder).whole_images == (True, False) * 2
+
+
+def test_bounds_may_be_infinite_and_no_number_may_be_none(folders: dict[str, Path], tmp_path: Path):
+    folder = edited(folders["gemma4"], tmp_path / "edited")
+    tensors = load_file(folders["gemma4"] / "model.safetensors")
+    bounds = {name for name in tensors if name.endswith(("put_min", "put_max"))}
+    assert {bool(tensors[name].isinf()) for name in bounds} == {True, False}
+    tensors[min(bounds)] = torch.tensor(torch.nan)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(StartupError, match="holds NaN"):
+        Driver(folder, dtype="float32")
 
 
 def test_sizes_that_published_files_leave_out(folders: dict[str, Path], tmp_path: Path):
@@ -339,12 +381,15 @@ def test_every_family_is_tested():
     assert {f"{each}ForConditionalGeneration" for each in prefixes} == SEEING.keys()
 
 
-def test_text_alone(folders: dict[str, Path], tmp_path: Path):
-    """Of a checkpoint of Qwen3.5 over several stages, and where no file says what pixels become."""
-    config = read_model_config(folders["qwen3_5"])
-    assert config.vision is not None and config.decoder == "Qwen3_5ForCausalLM"
-    assert read_model_config(folders["qwen3_5"], stages=2).vision is None
-    folder = edited(folders["qwen3_5"], tmp_path / "text")
+@pytest.mark.parametrize(
+    ("family", "decoder"), [("qwen3_5", "Qwen3_5ForCausalLM"), ("gemma4", "Gemma4ForCausalLM")]
+)
+def test_text_alone(family: str, decoder: str, folders: dict[str, Path], tmp_path: Path):
+    """Over several stages, and where no file says what pixels become."""
+    config = read_model_config(folders[family])
+    assert config.vision is not None and config.decoder == decoder
+    assert read_model_config(folders[family], stages=2).vision is None
+    folder = edited(folders[family], tmp_path / "text")
     (folder / "preprocessor_config.json").unlink()
     assert read_model_config(folder).vision is None
 

@@ -1,5 +1,6 @@
 """Images for the tests of encoders: items as the frontend makes them, and what transformers makes of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from transformers.image_transforms import normalize, rescale
 from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, MediaItem
 from pagewire.ipc.columns import pack_u32
 from pagewire.media import media_digest
-from tests.vision_models import FAMILIES
 from tests.worker.fakes import Driver
 
 Pixels = npt.NDArray[np.uint8]
@@ -32,6 +32,7 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
     "gemma3": ((32, 32),),
     "llama4": ((28, 28),),
+    "gemma4": ((16, 24), (8, 40), (24, 16)),
 }
 """Of images, in pixels: height, width."""
 WHOLE = frozenset({"gemma3"})
@@ -82,7 +83,7 @@ class Judge:
     """A model of transformers."""
 
     def __init__(self, folder: Path, family: str) -> None:
-        self.family, self._images = family, FAMILIES[family]["images"]
+        self.family, self._images = family, json.loads((folder / "preprocessor_config.json").read_text())
         self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
         config = self.model.config
         self.placeholder: int = config.image_token_id
@@ -90,6 +91,8 @@ class Judge:
     def pixel_values(self, image: Pixels) -> torch.Tensor:
         """[height, width, 3] -> [3, height, width] float32, by the steps of its processors."""
         scaled = rescale(image.transpose(2, 0, 1), self._images["rescale_factor"])
+        if self.family == "gemma4":
+            return 2 * (torch.from_numpy(scaled) - 0.5)
         mean, std = self._images["image_mean"], self._images["image_std"]
         if self.family == "llama4":
             return pixels_of_llama4(torch.from_numpy(image.transpose(2, 0, 1)), self._images).float()
@@ -106,6 +109,9 @@ class Judge:
             return {"pixel_values": padded[None]}
         if self.family.startswith("qwen"):
             return self._patches(images)
+        if self.family == "gemma4":
+            found = self._patches(images)
+            return {name: found[name] for name in ("pixel_values", "image_position_ids")}
         if self.family in ("pixtral", "mistral3"):
             sizes = torch.tensor([each.shape[1:] for each in values])
             return {"pixel_values": padded, "image_sizes": sizes}
@@ -122,7 +128,8 @@ class Judge:
         are_images = torch.tensor([ids]) == self.placeholder
         if self.family in WHOLE:
             return {"token_type_ids": are_images.long()}
-        return {"mm_token_type_ids": are_images.int()} if self.family.startswith("qwen") else {}
+        typed = self.family == "gemma4" or self.family.startswith("qwen")
+        return {"mm_token_type_ids": are_images.int()} if typed else {}
 
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:

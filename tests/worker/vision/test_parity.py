@@ -14,6 +14,7 @@ from tests.worker.vision.images import SIZES, WHOLE, Judge, make_image, prompt_o
 from worker.vision.pixels import normalized
 
 SIGLIP = {"model_type": "siglip_vision_model", "image_size": 56, "patch_size": 14}
+SEEN_WHOLE = "gemma4, images seen whole in layers with windows, experts"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{family: (family, {}) for family in FAMILIES},
     "llava, SigLIP, all of its vectors, the last layer": (
@@ -104,6 +105,23 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vision": {"patch_size": 4}, "mm_tokens_per_image": 16}
         | {"text": {"num_hidden_layers": 3, "sliding_window": 3, "layer_types": ["sliding_attention"] * 3}},
     ),
+    "gemma4, nothing clipped, standardized, other angles, no vectors of layers": (
+        "gemma4",
+        {
+            "vision": {"use_clipped_linears": False, "standardize": True, "pooling_kernel_size": 4}
+            | {"patch_size": 2, "rope_parameters": {"rope_type": "axial", "rope_theta": 10.0}},
+            "text": {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True},
+            "images": {"patch_size": 2, "pooling_kernel_size": 4},
+        },
+    ),
+    SEEN_WHOLE: (
+        "gemma4",
+        {
+            "text": {"use_bidirectional_attention": "vision", "sliding_window": 3}
+            | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": True}
+            | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
+        },
+    ),
     "internvl, single patches, a layer below, no positions": (
         "internvl",
         {"downsample_ratio": 1.0, "vision_feature_layer": -2}
@@ -164,15 +182,17 @@ def test_as_transformers(variant: str, vision_model: Callable[..., Path]):
 
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in LIKE_QWEN2_5])
-def test_bits_do_not_depend_on_the_step(family: str, dtype: str, vision_model: Callable[..., Path]):
+@pytest.mark.parametrize("variant", [*(each for each in FAMILIES if each not in LIKE_QWEN2_5), SEEN_WHOLE])
+def test_bits_do_not_depend_on_the_step(variant: str, dtype: str, vision_model: Callable[..., Path]):
     """Alone, in chunks that cut images, beside other prompts, encoded before, preempted and forked."""
-    folder, images = vision_model(family), [make_image(family, number) for number in range(3)]
+    family, changes = VARIANTS[variant]
+    folder, images = vision_model(family, **changes), [make_image(family, number) for number in range(3)]
     settings = {"dtype": dtype, "block_size": 16}
     prompt = [TEXT, images[0], MORE, images[1], MORE]
     others: list[list[Any]] = [[images[2], TEXT], [TEXT], [TEXT, images[0]]]
     [alone] = run(Driver(folder, **settings), prompt)
-    for budget in (5, 7, 13) if family in WHOLE else (1, 5, 13):
+    whole = family in WHOLE or variant == SEEN_WHOLE
+    for budget in (6, 7, 13) if whole else (1, 5, 13):
         assert_same(run(Driver(folder, budget=budget, **settings), prompt)[0], alone)
     driver = Driver(folder, budget=17, **settings)
     _, text, _, beside = run(driver, *others, prompt)
@@ -203,7 +223,9 @@ def test_bits_do_not_depend_on_threads(family: str, threads: int, vision_model: 
     with torch.inference_mode():
         expected = vision(image)
         torch.set_num_threads(threads)
+        vision.ops.team.set_threads(threads)
         assert torch.equal(vision(image), expected)
+        vision.ops.team.set_threads(1)
 
 
 @pytest.mark.cpu_kernels

@@ -1,5 +1,6 @@
 """Images in prompts."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,14 @@ def to_media(images: Sequence[Image]) -> list[prompt_pb2.Media]:
         if not isinstance(each, Image):
             raise TypeError(f"images are pagewire.Image, such as Image('cat.png'), not {type(each).__name__}")
     return [each.message() for each in images]
+
+
+def name_files(prompt: prompt_pb2.Prompt) -> None:
+    """Puts digests in place of the files of a prompt, which a server may have from the stream that broke."""
+    parts = [part for message in prompt.chat.messages for part in message.content if part.HasField("media")]
+    for media in (*prompt.media, *(part.media for part in parts)):
+        if media.data:
+            media.sha256 = hashlib.sha256(media.data).digest()  # which clears data
 
 
 def to_part(part: str | Image | Mapping[str, Any]) -> prompt_pb2.ContentPart | None:

@@ -171,7 +171,9 @@ class _Reader:
         count = sum(part.HasField("media") for part in parts)
         if self._images_as_parts if count else self._as_parts:
             return [
-                {"type": "image"} if part.HasField("media") else {"type": "text", "text": tainted(part.text)}
+                {"type": "video" if part.media.HasField("frames") else "image"}
+                if part.HasField("media")
+                else {"type": "text", "text": tainted(part.text)}
                 for part in parts
             ] or [{"type": "text", "text": ""}]
         text = tainted("".join(part.text for part in parts))

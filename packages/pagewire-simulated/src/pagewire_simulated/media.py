@@ -79,10 +79,10 @@ class SimulatedMedia(ValueByRow[Items]):
                     require(not cut, f"row {row} computes a part of what is seen whole")
 
     def _vectors_of(self, item: engine_pb2.MediaItem) -> int:
-        is_image = item.kind == engine_pb2.MEDIA_KIND_IMAGE and len(item.shape) == 3
+        is_image = item.kind == engine_pb2.MEDIA_KIND_IMAGE and len(item.shape) in (3, 4)
         if self._num_vectors is None or not is_image:
             return 0
-        return self._num_vectors(*item.shape[:2])
+        return self._num_vectors(*item.shape[-3:-1])
 
 
 def seen(items: Iterable[engine_pb2.MediaItem]) -> bytes:

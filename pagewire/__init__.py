@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pagewire_client.aio import AsyncClient as AsyncClient
     from pagewire_client.audio import Audio as Audio
     from pagewire_client.images import Image as Image
+    from pagewire_client.images import Video as Video
     from pagewire_client.params import BeamSearch as BeamSearch
     from pagewire_client.params import SamplingParams as SamplingParams
     from pagewire_client.sync import Client as Client
@@ -27,6 +28,7 @@ _HOMES = {
     "PagewireError": "pagewire.errors",
     "SamplingParams": "pagewire_client.params",
     "StartupError": "pagewire.errors",
+    "Video": "pagewire_client.images",
     "tool": "pagewire_client.tools",
 }
 __all__ = ["__version__", *_HOMES]

@@ -16,6 +16,8 @@ EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Element types of Prompt.embeddings, and their bytes."""
 MAX_MEDIA = 16
 """Media of one request."""
+MAX_VIDEO_FRAMES = 256
+"""Of one medium."""
 MAX_MEDIA_PIXELS = 64 << 20
 """Pixels of all images of one request, as the headers of their files state them."""
 MAX_MEDIA_ASPECT = 200

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from frontend.errors import InvalidRequest
+from frontend.errors import InvalidRequest, Unsupported
 from frontend.media.family import NotServed, Vectors
 from frontend.text.tokenizer import Encoding, Tokenizer
 from pagewire.internal.v1 import engine_pb2
@@ -26,10 +26,12 @@ class Prepared:
 
     items:  what the encoder takes, without positions.
     pieces: what a prompt has in place of the medium's placeholder: see Cut.
+    around: see Cut.
     """
 
     items: Sequence[engine_pb2.MediaItem]
     pieces: Sequence[str | Vectors]
+    around: tuple[str, str] | None = None
 
 
 class _Expanded:
@@ -72,6 +74,15 @@ class _Expanded:
             self._place += 1
         return count
 
+    def absorb(self, before: int | None, after: int | None) -> None:
+        """Takes back the token that was added last, and goes on behind the next one, if they are these."""
+        given, following = self._given.token_ids, self._place + 1
+        is_before = len(self.token_ids) > 0 and self.token_ids[-1] == before
+        if is_before and following < len(given) and given[following] == after:
+            self.token_ids.pop()
+            self._places.pop()
+            self._place += 1
+
     def encoding(self) -> Encoding:
         """Returns what was made."""
         given = self._given
@@ -92,7 +103,18 @@ class MediaReader(ABC):
         if token is None:
             raise NotServed(f"the vocabulary has no token {placeholder}")
         self.placeholder, self._tokenizer, self._token = placeholder, tokenizer, token
+        self.tokens = {token}
+        """Those that stand for a medium of some kind each."""
         self._ids_of, self._breaks_of = lru_cache(_KEPT)(self._tokenize), lru_cache(_KEPT)(self._count_breaks)
+
+    @property
+    def no_videos(self) -> str:
+        """Why there are none; empty: there are."""
+        return "the model sees no videos"
+
+    def token_of(self, medium: prompt_pb2.Media) -> int | None:
+        """Returns the token that stands for a medium."""
+        return self._token
 
     @abstractmethod
     def prepare(self, media: NamedMedia, path: str) -> Iterator[Prepared]:
@@ -104,30 +126,40 @@ class MediaReader(ABC):
     ) -> tuple[Encoding, list[engine_pb2.MediaItem]]:
         """Returns a prompt whose placeholders are the tokens of media, and what the encoder takes, in order
         of positions. path: of the field that has the media, for errors. Raises InvalidRequest."""
-        count = encoding.token_ids.count(self._token)
-        if count != len(media):
+        if why := self.no_videos:
+            for where, each in media:
+                if each.HasField("frames"):
+                    raise Unsupported({where: f"is not served: {why}"})
+        placeholders = [token for token in encoding.token_ids if token in self.tokens]
+        if (count := len(placeholders)) != len(media):
             problem = f"must be as many as the placeholders {self.placeholder} of the prompt: {count}"
             raise InvalidRequest({path: f"{problem}, not {len(media)}"})
         if not media:
             return encoding, []
+        for found, (where, each) in zip(placeholders, media, strict=True):
+            if found != self.token_of(each):
+                kinds = ("a video", "an image") if each.HasField("frames") else ("an image", "a video")
+                raise InvalidRequest({where: f"is {kinds[0]}, and the prompt has {kinds[1]} in its place"})
         made, items = _Expanded(encoding), list[engine_pb2.MediaItem]()
         prepared, num_bytes = self.prepare(media, path), 0
         while (token := made.next_token()) is not None:
-            if token != self._token:
+            if token not in self.tokens:
                 made.extend((token,))
                 continue
-            found = self._put(next(prepared), made, path)
-            num_bytes += sum(len(item.data) for item in found)
+            put = self._put(next(prepared), made, path)
+            num_bytes += sum(len(item.data) for item in put)
             if num_bytes > MAX_MEDIA_BYTES:
                 problem = f"are more than {MAX_MEDIA_BYTES} bytes in all as the encoder takes them"
                 raise InvalidRequest({path: problem})
-            items += found
+            items += put
         return made.encoding(), items
 
     def _put(self, one: Prepared, made: "_Expanded", path: str) -> list[engine_pb2.MediaItem]:
         """Adds the tokens of a medium to a prompt. Returns its items. path: of the field that has it. Raises
         InvalidRequest."""
         positions = [list[int]() for _ in one.items]
+        if one.around is not None:
+            made.absorb(*map(self._tokenizer.token_id, one.around))
         for number, piece in enumerate(one.pieces):
             if isinstance(piece, Vectors):
                 begin = len(made.token_ids)
@@ -136,7 +168,7 @@ class MediaReader(ABC):
                 if token is None:
                     problem = f"are not served: the vocabulary has no token {piece.token}"
                     raise InvalidRequest({path: problem})
-                if token != self._token and token in made.given:
+                if token not in self.tokens and token in made.given:
                     raise InvalidRequest(
                         {path: f"stand for tokens {piece.token} that the prompt has already"}
                     )

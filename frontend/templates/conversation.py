@@ -177,7 +177,7 @@ class _Reader:
         count = sum(part.HasField("media") for part in parts)
         if self._media_as_parts if count else self._as_parts:
             return [
-                media_part(self._media_as_parts)
+                media_part("video" if part.media.HasField("frames") else self._media_as_parts)
                 if part.HasField("media")
                 else {"type": "text", "text": tainted(part.text)}
                 for part in parts

@@ -86,8 +86,8 @@ class GridPositionRows(ValueByRow[GridPositions]):
 
     def _item(self, row: int, item: engine_pb2.MediaItem) -> tuple[Integers, int, int]:
         """Returns the indexes of the vectors of an item, and its rows and columns of them."""
-        require(len(item.shape) == 3, f"row {row} has an item of the shape {list(item.shape)}")
-        rows, columns = (max(1, side // self._pixels) for side in item.shape[:2])
+        require(len(item.shape) in (3, 4), f"row {row} has an item of the shape {list(item.shape)}")
+        rows, columns = (max(1, side // self._pixels) for side in item.shape[-3:-1])
         return positions_of(row, item), rows, columns
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:

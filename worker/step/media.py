@@ -22,8 +22,9 @@ Encode = Callable[[torch.Tensor], torch.Tensor]
 """What an item has -> [n, D * E], of the model's dtype and on its device; n is 0 where the encoder does not
 take an item of this size.
 
-[height, width, 3] uint8     of an image
-[frames, bins] float32       of a sound
+[height, width, 3] uint8             of an image
+[frames, height, width, 3] uint8     of a video
+[frames, bins] float32               of a sound
 """
 
 
@@ -85,10 +86,11 @@ def positions_of(row: int, item: engine_pb2.MediaItem) -> Integers:
 
 
 def _pixels(item: engine_pb2.MediaItem) -> torch.Tensor:
-    """Returns an image [height, width, 3] uint8. Raises PlanError."""
+    """Returns an image [height, width, 3] uint8, or frames [frames, height, width, 3]. Raises PlanError."""
     require(item.kind == engine_pb2.MEDIA_KIND_IMAGE, f"an item of kind {item.kind} is encoded")
     shape = tuple(item.shape)
-    require(len(shape) == 3 and shape[2] == 3 and min(shape) > 0, f"an image has the shape {list(shape)}")
+    fits = len(shape) in (3, 4) and shape[-1] == 3 and min(shape) > 0
+    require(fits, f"an image has the shape {list(shape)}")
     require(len(item.data) == int(np.prod(shape)), f"an image of shape {list(shape)} has other data")
     return torch.frombuffer(bytearray(item.data), dtype=torch.uint8).view(shape)
 

@@ -11,6 +11,7 @@ import torch
 import transformers
 from transformers import AutoModelForImageTextToText
 from transformers.image_transforms import normalize, rescale
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, MediaItem
 from pagewire.ipc.columns import pack_u32
@@ -130,6 +131,16 @@ class Judge:
             return {"token_type_ids": are_images.long()}
         typed = self.family == "gemma4" or self.family.startswith("qwen")
         return {"mm_token_type_ids": are_images.int()} if typed else {}
+
+    def videos(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """What the model's methods take of videos, [frames, height, width, 3] each."""
+        sizes = [self._images[name] for name in ("patch_size", "merge_size", "temporal_patch_size")]
+        values = [torch.stack([self.pixel_values(frame) for frame in video]) for video in videos]
+        made = [Qwen3VLVideoProcessor.patchify(None, each[None], *sizes) for each in values]
+        return {
+            "pixel_values_videos": torch.cat([patches[0] for patches, *_ in made]),
+            "video_grid_thw": torch.tensor([grid for _, *grid in made]),
+        }
 
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:

@@ -41,6 +41,21 @@ class Image(Medium):
     """
 
 
+class Video(Image):
+    """A video of a prompt, wherever an image may be, of models that see videos.
+
+    >>> video = pagewire.Video(["0.png", "1.png", "2.png", "3.png"], [0, 0.5, 1, 1.5])
+    >>> client.chat([{"role": "user", "content": [video, "What happens?"]}])
+    """
+
+    def __init__(self, frames: Sequence[str | os.PathLike[str] | bytes], seconds: Sequence[float]) -> None:
+        """frames: those that the model sees, oldest first: paths of files as of images of one size, which are
+        read at once, or their bytes. seconds: when each is seen, from the beginning of the video. Raises
+        OSError."""
+        files = [each if isinstance(each, bytes) else Path(each).read_bytes() for each in frames]
+        self._media = prompt_pb2.Media(frames=prompt_pb2.VideoFrames(files=files, seconds=seconds))
+
+
 def to_media(media: Sequence[Medium], kind: type[Medium] = Image) -> list[prompt_pb2.Media]:
     """Returns the messages of media of one kind. Raises TypeError for another value."""
     for each in media:

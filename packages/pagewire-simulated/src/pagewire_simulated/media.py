@@ -79,10 +79,10 @@ class SimulatedMedia(ValueByRow[Items]):
                     require(not cut, f"row {row} computes a part of what is seen whole")
 
     def _vectors_of(self, item: engine_pb2.MediaItem) -> int:
-        dimensions = 3 if item.kind == engine_pb2.MEDIA_KIND_IMAGE else 2
-        if self._num_vectors is None or len(item.shape) != dimensions:
+        dimensions = (3, 4) if item.kind == engine_pb2.MEDIA_KIND_IMAGE else (2,)
+        if self._num_vectors is None or len(item.shape) not in dimensions:
             return 0
-        return self._num_vectors(*item.shape[:2])
+        return self._num_vectors(*(item.shape[-3:-1] if len(item.shape) > 2 else item.shape))
 
 
 def seen(items: Iterable[engine_pb2.MediaItem]) -> bytes:

@@ -221,13 +221,20 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         whole_prompts=ready.model.whole_prompts,
         encoder_cache_tokens=_encoder_cache_tokens(config, ready),
         whole_media=ready.model.whole_media,
-        max_num_encoder_tokens=config.max_num_encoder_tokens,
+        max_num_encoder_tokens=_max_num_encoder_tokens(config, ready),
+        stages=max(1, ready.stages) if config.scheduling == "ahead" else 1,
     )
 
 
 def _encoder_cache_tokens(config: EngineConfig, ready: Ready) -> int:
     """Returns how many vectors of media the worker keeps."""
     return config.encoder_cache_tokens or max(config.max_num_batched_tokens, ready.max_item_vectors)
+
+
+def _max_num_encoder_tokens(config: EngineConfig, ready: Ready) -> int:
+    """Returns how many vectors of media a step encodes, which by default take as long as its tokens."""
+    of_a_step = config.max_num_batched_tokens // max(1, ready.tokens_per_vector)
+    return config.max_num_encoder_tokens or max(1, of_a_step)
 
 
 def _whole_item_room(config: EngineConfig) -> int:

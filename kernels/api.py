@@ -18,6 +18,7 @@ from kernels.cpu.matmul.int8 import QuantizedWeight as QuantizedWeight
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.program.program import CannotRecord as CannotRecord
+from kernels.cpu.program.program import Computed as Computed
 from kernels.cpu.program.program import StepProgram as StepProgram
 from kernels.cpu.program.recording import RecordingOps as RecordingOps
 from kernels.cpu.runtime.arena import Arena as Arena
@@ -44,6 +45,7 @@ from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder as SumOrder
 
 
 def default_ops() -> Ops:

@@ -106,6 +106,18 @@ class RankGroup(Protocol):
         """Returns the tensors of all ranks."""
         ...
 
+    def stacked(self, part: torch.Tensor, /) -> torch.Tensor:
+        """Returns the tensors of all ranks, [ranks, ...]."""
+        ...
+
+    def send(self, x: torch.Tensor, /) -> None:
+        """Copies a tensor from rank 0 of two to the other one."""
+        ...
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, /) -> torch.Tensor:
+        """Returns the tensor that rank 0 of two sends."""
+        ...
+
     def gather_columns(self, part: torch.Tensor, /) -> torch.Tensor:
         """Returns the parts of all ranks side by side."""
         ...
@@ -326,11 +338,11 @@ class Ops:
 
     def send(self, x: torch.Tensor, group: RankGroup) -> None:
         """Copies a tensor from rank 0 of a group of two to the other one, which receives it."""
-        group.gather(x)
+        group.send(x)
 
     def receive(self, shape: tuple[int, int], dtype: torch.dtype, group: RankGroup) -> torch.Tensor:
         """Returns the tensor that rank 0 of a group of two sends, which has this shape."""
-        return group.gather(torch.empty(shape, dtype=dtype))[0]
+        return group.receive(shape, dtype)
 
     def layer(self) -> AbstractContextManager[None]:
         """What is computed within belongs to one layer of the model."""

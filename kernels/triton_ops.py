@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
-from kernels.torch_ops import HeadWeight, Ops
+from kernels.torch_ops import HeadWeight, Ops, RankGroup
 from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
 from kernels.triton.adapters.pairs import AdaptedOrder, with_adapters
@@ -21,6 +21,8 @@ from kernels.triton.experts.tile_sizes import token_classes
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight
+from kernels.triton.matmul.range_launch import sum_ranges
+from kernels.triton.matmul.ranges import SumOrder
 from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm
@@ -59,11 +61,16 @@ class TritonOps(Ops):
         return gated_activation(gate_up, name)
 
     def linear(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        wide: bool = False,
+        order: SumOrder | None = None,
     ) -> torch.Tensor:
         if self.by_library and not wide:
             return super().linear(x, weight, bias)
-        return linear(x, weight, bias, wide)
+        return linear(x, weight, bias, wide, order=order)
 
     def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
         return DeviceAdapter(layers, self._place)
@@ -83,6 +90,13 @@ class TritonOps(Ops):
         y = y.view(heads, tokens, -1).transpose(0, 1)
         number = matrices[0].number  # behind which are the others'
         return y if adapters is None or number is None else adapt_heads(y, x, number, adapters)
+
+    def add_partials(
+        self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, group: RankGroup
+    ) -> torch.Tensor:
+        out = torch.empty_like(partial, dtype=dtype)
+        sum_ranges(group.stacked(partial), bias, out, as_tree=True)
+        return out
 
     append_tokens = staticmethod(append_tokens)
     copy_segments = staticmethod(copy_segments)

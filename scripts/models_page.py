@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import transformers
 
+from tests.audio_models import FAMILIES as AUDIO_MODELS
 from tests.checkpoints import ENCODERS, FAMILIES, architecture, config_class
 from tests.transformers_models import DRIVEN, REFUSED
 from tests.vision_models import FAMILIES as VISION_MODELS
+from tests.worker.audio.test_parity import VARIANTS as OF_SOUNDS
 from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
 from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
 from tests.worker.cuda.test_encoders import VARIANTS as ENCODERS_ON_CUDA
@@ -27,6 +29,7 @@ from worker.config.decoder import DecoderConfig
 from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
+from worker.families.hearing import HEARING
 from worker.families.registry import DECODERS, read_model_config
 from worker.families.seeing import SEEING
 from worker.models.registry import FAMILIES as MODELS
@@ -86,6 +89,17 @@ none), vectors and logits (1e-4 of their range) and greedy tokens; and bits of a
 beside others, preempted, and on several ranks. Text has the bits of the decoder without the encoder.
 
 | architecture | towers, by `vision_config.model_type` | shapes |
+| --- | --- | ---: |
+"""
+AUDIO_HEAD = """
+## Sounds
+
+Whisper's encoder beside a decoder of any family above but OPT and Gemma 4, which `text_config.model_type`
+names ([audio.md](audio.md)); on CPUs alone, layer by layer. `tests/worker/audio` compares vectors, logits and
+greedy tokens with `transformers` as for images, and bits of a prompt in every step;
+`tests/frontend/audio/test_log_mel.py` compares spectrograms.
+
+| architecture | encoder, by `audio_config.model_type` | shapes |
 | --- | --- | ---: |
 """
 ADAPTERS_HEAD = """
@@ -167,6 +181,8 @@ def page() -> str:
         + "".join(sorted(f"{encoder_row(name)}\n" for name in ENCODERS))
         + IMAGES_HEAD
         + "".join(sorted(f"{images_row(name)}\n" for name in SEEING))
+        + AUDIO_HEAD
+        + "".join(sorted(f"{audio_row(name)}\n" for name in HEARING))
         + ADAPTERS_HEAD
         + "".join(sorted(f"{adapters_row(name)}\n" for name in (*FAMILIES, *ENCODERS)))
         + DRIVEN_HEAD
@@ -214,6 +230,17 @@ def images_row(architecture: str) -> str:
     )
     towers = ", ".join(f"`{kind}`" for kind in SEEING[architecture].towers)
     return f"| `{architecture}` | {towers} | {shapes} |"
+
+
+def audio_row(architecture: str) -> str:
+    """Returns the row of an encoder of sounds."""
+    families = {
+        name
+        for name, made in AUDIO_MODELS.items()
+        if f"{made['class']}ForConditionalGeneration" == architecture
+    }
+    shapes = sum(family in families for family, _ in OF_SOUNDS.values())
+    return f"| `{architecture}` | `{HEARING[architecture].kind}` | {shapes} |"
 
 
 def adapters_row(family: str) -> str:

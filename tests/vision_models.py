@@ -86,6 +86,11 @@ _QWEN_IMAGES = (
     | {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2}
     | {"temporal_patch_size": 2, "size": {"shortest_edge": 128, "longest_edge": 2304}}
 )
+_QWEN_VIDEOS = _QWEN_IMAGES | {
+    "video_processor_type": "Qwen3VLVideoProcessor",
+    "size": {"shortest_edge": 256, "longest_edge": 6000},
+}
+del _QWEN_VIDEOS["image_processor_type"]
 _PIXTRAL_IMAGES = _PROCESSOR | _CLIP_NORM | {"image_processor_type": "PixtralImageProcessor"}
 _GEMMA4_TOKENS = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"}
 _GEMMA4_IMAGES = _PROCESSOR | {
@@ -226,6 +231,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "image_id": "image_token_id",
         "tokens": _QWEN_TOKENS,
         "images": _QWEN_IMAGES,
+        "videos": _QWEN_VIDEOS,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
     "qwen3_vl": {
@@ -238,6 +244,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "image_id": "image_token_id",
         "tokens": _QWEN_TOKENS,
         "images": _QWEN_IMAGES,
+        "videos": _QWEN_VIDEOS,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
     "llama4": {
@@ -282,6 +289,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "image_id": "image_token_id",
         "tokens": _QWEN_TOKENS,
         "images": _QWEN_IMAGES,
+        "videos": _QWEN_VIDEOS,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
     "gemma3": {
@@ -382,6 +390,11 @@ def make_vision_model(
             _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
         ),
         **{made["image_id"]: tokenizer.token_to_id(vector_token(family))},
+        **{
+            f"{name}_id": tokenizer.token_to_id(text)
+            for name, text in tokens.items()
+            if name == "video_token"
+        },
         **made["fields"] | fields,
     )
     torch.manual_seed(seed)
@@ -405,9 +418,11 @@ def make_vision_model(
     named = {"processor_class": made["processor"]["processor_class"]}
     _write(folder / "preprocessor_config.json", made["images"] | named | dict(images or {}))
     _write(folder / "processor_config.json", made["processor"] | dict(processor or {}))
-    (folder / "chat_template.jinja").write_text(
-        _TEMPLATE.replace("PLACEHOLDER", _written(tokens, placeholder(family)))
-    )
+    if "videos" in made:
+        _write(folder / "video_preprocessor_config.json", made["videos"])
+    template = _TEMPLATE.replace("PLACEHOLDER", _written(tokens, placeholder(family)))
+    template = template.replace("VIDEO", _written(tokens, tokens.get("video_token", "")))
+    (folder / "chat_template.jinja").write_text(template)
     return folder
 
 
@@ -425,6 +440,8 @@ _TEMPLATE = """\
 {%- for part in message['content'] -%}
 {%- if part['type'] == 'image' -%}
 PLACEHOLDER
+{%- elif part['type'] == 'video' -%}
+VIDEO
 {%- else -%}
 {{ part['text'] }}
 {%- endif -%}

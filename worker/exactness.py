@@ -38,7 +38,7 @@ def on_cuda(arithmetic: str, fast_matmul: bool) -> Exactness:
     if fast_matmul:
         why = "the matrix library of --fast-matmul chooses an order of sums by the number of rows"
         return Exactness(f"cuda {arithmetic}, products by a library", why)
-    return Exactness(f"cuda {arithmetic}")
+    return Exactness(f"cuda {arithmetic}, {TREE}")
 
 
 def on_cpu(instruction_set: str | None, has_attention: bool) -> Exactness:

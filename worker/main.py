@@ -211,7 +211,9 @@ def _load_model(
                 import_metas()
                 from worker.platforms.cuda import CudaPlatform
 
-                return load(initialize, CudaPlatform(config), report)
+                on_cuda = CudaPlatform(config)
+                launching, ready = load(initialize, on_cuda, report)
+                return of_rank(launching, on_cuda.ranks), ready
         except ModuleNotFoundError as error:
             raise StartupError(
                 "cannot load a model", f"{error.name} is not installed", install_hint("serve")

@@ -38,6 +38,18 @@ class ParallelGroup(ABC):
     def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """Returns the tensors of all ranks in the order of ranks, on every rank. They are copies."""
 
+    def send(self, x: torch.Tensor) -> None:
+        """Copies a tensor from rank 0 of two to the other one, which receives it."""
+        self.gather(x)
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns the tensor that rank 0 of two sends, which has this shape."""
+        return self.gather(torch.empty(shape, dtype=dtype))[0]
+
+    def has_arrived(self) -> bool:
+        """Returns whether receive() would not wait, where that is known."""
+        return True
+
     def split(self, length: int) -> int:
         """Returns the length of this rank's part of a dimension that is split evenly."""
         assert length % self.size == 0, (length, self.size)
@@ -60,6 +72,10 @@ class ParallelGroup(ABC):
         than others."""
         return range(rank * count // self.size, (rank + 1) * count // self.size)
 
+    def stacked(self, part: torch.Tensor) -> torch.Tensor:
+        """Returns the tensors of all ranks as one, [ranks, ...], on every rank."""
+        return torch.stack(list(self.gather(part)))
+
     def sum(self, partial: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the float32 tensors of all ranks, on every rank: neighbours are added, then
         neighbouring sums, until one is left. Of int32, too, which is exact in any order."""
@@ -71,7 +87,7 @@ class ParallelGroup(ABC):
 
     def largest(self, part: torch.Tensor) -> torch.Tensor:
         """Returns the largest of the values of all ranks at each index, on every rank; NaN where any is."""
-        return torch.stack(list(self.gather(part))).amax(0)
+        return self.stacked(part).amax(0)
 
     def from_first(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the tensor of rank 0, on every rank; those of the others have its shape and dtype."""
@@ -169,6 +185,15 @@ class Groups:
     tensor: ParallelGroup = ONE_RANK
     """Those of this rank's stage, which share its layers."""
     stage: Stage = ONE_STAGE
+
+    def describe(self, num_layers: int) -> str:
+        """Returns what this rank has of a model, to begin a line of the log; "": all of it."""
+        world, stage = self.world, self.stage
+        if stage.count == 1:
+            return f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
+        layers = stage.layers
+        name = f"rank {world.rank} of {world.size}, stage {stage.number} of {stage.count}"
+        return f"{name} (layers {layers.start} to {layers.stop - 1} of {num_layers}): "
 
 
 ALONE = Groups()

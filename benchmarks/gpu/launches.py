@@ -32,6 +32,7 @@ from kernels.triton.experts.route import route
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 from kernels.triton.sampling.draws import Draws, Filters
 from kernels.triton.sampling.filtered_sample import filtered_sample
@@ -227,6 +228,8 @@ def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
 
 PRODUCTS = {"qkv": (6144, 4096), "output": (4096, 4096), "gate and up": (28672, 4096), "down": (4096, 14336)}
 """Weights of Llama-3-8B."""
+LEAVES = {"output": 4, "down": 8}
+"""Of those whose inputs ranks may divide."""
 
 
 def product_launches() -> Iterator[tuple[str, Launch]]:
@@ -235,7 +238,8 @@ def product_launches() -> Iterator[tuple[str, Launch]]:
     for tokens in (1, 32, 64, 128, 512):
         for name, shape in PRODUCTS.items():
             x, weight = empty(tokens, shape[1], dtype=BF16), empty(*shape, dtype=BF16)
-            yield f"product bf16 {name}, {tokens} tokens", partial(linear, x, weight)
+            order = SumOrder(shape[0], LEAVES.get(name, 0))
+            yield f"product bf16 {name}, {tokens} tokens", partial(linear, x, weight, order=order)
         for dtype in (BF16, FP16, FP32):
             x, weight, bias = (empty(*shape, dtype=dtype) for shape in ((tokens, 4864), (896, 4864), (896,)))
             yield f"product {SHORT[dtype]} 896 x 4864, {tokens} tokens", partial(linear, x, weight, bias)

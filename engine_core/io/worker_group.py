@@ -365,6 +365,7 @@ def combine_ready(ranks: Sequence[Ready]) -> Ready:
     combined.prefill_us_per_token = max(ready.prefill_us_per_token for ready in ranks)
     combined.swap_us_per_block = max(ready.swap_us_per_block for ready in ranks)
     combined.kv_cache_bytes = sum(ready.kv_cache_bytes for ready in ranks)
+    combined.stages = min(ready.stages for ready in ranks)
     combined.num_threads = sum(ready.num_threads for ready in ranks)
     if any(ready.kept_cache != combined.kept_cache for ready in ranks):
         combined.kept_cache.CopyFrom(KeptCache(secret=combined.kept_cache.secret))

@@ -29,7 +29,9 @@ def data_of(uri: str) -> bytes | None:
 
 
 def file_of(media: prompt_pb2.Media) -> bytes:
-    """Returns the bytes of a validated medium."""
+    """Returns the bytes of a validated medium, which are of no file where it is a video."""
+    if media.HasField("frames"):
+        return media.frames.SerializeToString(deterministic=True)
     return media.data or data_of(media.uri) or b""
 
 

@@ -29,7 +29,8 @@ class KeptFiles:
     def keep(self, prompt: prompt_pb2.Prompt, tenant: Tenant) -> None:
         """Keeps the files of a prompt that has been read."""
         for _, media in media_of(prompt, ""):
-            self._add(file_of(media), tenant)
+            if not media.HasField("frames"):
+                self._add(file_of(media), tenant)
 
     def put_files(self, prompts: Iterable[tuple[str, prompt_pb2.Prompt]], tenant: Tenant) -> None:
         """Puts files in place of the digests of a request's prompts, which have paths. Raises MediaUnknown

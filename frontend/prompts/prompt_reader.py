@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TypeVar
 
 from frontend.answers.choice import AnswerFormats
+from frontend.audio.checkpoint import Audio
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media.checkpoint import Images
@@ -103,7 +104,7 @@ class PromptReader:
         answers: AnswerFormats | None = None,
         serves_others: Callable[[str], bool] = lambda tenant: False,
         pair_template: PairTemplate | None = None,
-        images: Images | None = None,
+        images: Images | Audio | None = None,
         media: MediaFetcher | None = None,
     ) -> None:
         """processes: for what threads should not do; None: threads do everything. answers, pair_template,

@@ -68,7 +68,7 @@ def run(config: ServeConfig) -> int:
 def _run(config: ServeConfig) -> int:
     if config.gateway is not None:
         find_plugin("pagewire.commands", "gateway").load().check(config)
-    _check_parallelism(config)
+    check_nodes(config)
     _check_frontends(config)
     _check_transfers(config)
     named = hub_name(config.model) is not None or hub_name(config.tokenizer) is not None
@@ -109,21 +109,6 @@ def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
         file = Path(folder) / "tokens.yaml"
         file.write_text(text, encoding="utf-8")
         yield replace(config, api_key=(), auth_file=str(file))
-
-
-def _check_parallelism(config: ServeConfig) -> None:
-    """Raises StartupError before a model is downloaded for several ranks where no worker supports them."""
-    check_nodes(config)
-    for flag, value in (
-        ("--tensor-parallel-size", config.tensor_parallel_size),
-        ("--pipeline-parallel-size", config.pipeline_parallel_size),
-    ):
-        if value > 1 and config.device == "cuda":
-            raise StartupError(
-                "cannot split the model",
-                f"{flag} is {value}, which is built for CPUs",
-                "leave it out; --data-parallel-size N starts N engines, each with the whole model",
-            )
 
 
 def _check_shape(config: ServeConfig) -> None:

@@ -107,7 +107,10 @@ WITHOUT_EFFECT_OF_A_VALUE = {
 _LORA = "--lora NAME=FOLDER, or --lora-folder FOLDER, whose subfolders requests may name"
 _IMAGES = "no flag: up to 16 images in a prompt, with the settings of the checkpoint"
 _ONE_WORKER = "no flag: a model runs in one worker"
-_ONE_DEVICE = "no flag: a model runs on one device, the first of CUDA_VISIBLE_DEVICES"
+_ONE_DEVICE = (
+    "no flag: a model runs on the first device of CUDA_VISIBLE_DEVICES; with --tensor-parallel-size or"
+    " --pipeline-parallel-size on as many"
+)
 _CORS = "a reverse proxy that adds CORS headers"
 _EMBEDDINGS = "--pooling-type last or mean, for embeddings"
 _DRAFT = "--speculate draft:MODEL,tokens=N"

@@ -201,19 +201,20 @@ def test_the_context_is_capped_by_the_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "largest", "cache", "budget"),
+    ("flags", "largest", "tokens", "cache", "budget"),
     [
-        ({}, 0, 2048, 2048),
-        ({}, 4096, 4096, 2048),
-        ({"max_num_batched_tokens": 512}, 576, 576, 512),
-        ({"encoder_cache_tokens": 100, "max_num_encoder_tokens": 9}, 576, 100, 9),
+        ({}, 0, 0, 2048, 2048),
+        ({}, 4096, 1, 4096, 2048),
+        ({"max_num_batched_tokens": 512}, 576, 10, 576, 51),
+        ({"max_num_batched_tokens": 512}, 576, 1000, 576, 1),
+        ({"encoder_cache_tokens": 100, "max_num_encoder_tokens": 9}, 576, 10, 100, 9),
     ],
 )
 def test_the_encoder_has_room_for_a_step_or_the_largest_image(
-    flags: dict[str, Any], largest: int, cache: int, budget: int
+    flags: dict[str, Any], largest: int, tokens: int, cache: int, budget: int
 ) -> None:
     config, facts = EngineConfig(**flags), ready()
-    facts.max_item_vectors = largest
+    facts.max_item_vectors, facts.tokens_per_vector = largest, tokens
     facts.model.media_kinds.append(MEDIA_KIND_IMAGE)
     encoder, limits = make_scheduler(config, facts).encoder, make_identity(config, facts, 1).limits
     assert (encoder.capacity, encoder.budget) == (cache, budget)

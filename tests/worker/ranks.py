@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -156,7 +156,7 @@ def multiply_by_ranges(patch: pytest.MonkeyPatch) -> None:
     values have the same bits wherever they stand."""
 
     def plain(
-        self: PlainMethod, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool
+        self: PlainMethod, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool, order: Any = None
     ) -> torch.Tensor:
         return _finished(chain(x, self.weight), bias, x.dtype, wide)
 

@@ -127,6 +127,11 @@ class VisionConfig:
         return 1 + len(self.deeper)
 
     @property
+    def states_per_vector(self) -> int:
+        """States of the tower that become a vector."""
+        return self.projector.merge**2
+
+    @property
     def max_vectors(self) -> int:
         """The most vectors of an image, where images have one size; else those of the largest one that was
         trained with."""

@@ -1,7 +1,7 @@
 """A CUDA device as a backend of the step executor: steps are launched, their results come later."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import product
 
@@ -58,6 +58,8 @@ class CudaBackend:
     where the next step reads them, and are copied to the host for the core alone.
     """
 
+    check_ranks: Callable[[], None] | None = None
+    """Raises RankGone where another rank has ended; None: there is none."""
     _adapted: adapters.StepAdapters | None = None
     """Of the step's tokens; None: none has an adapter."""
 
@@ -189,6 +191,9 @@ class CudaBackend:
             self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None, self._adapts_logits)
 
+    def begin(self) -> None:
+        """No worker of this kind has stages."""
+
     def submit(self, clock: LaunchClock) -> Completion:
         return CudaCompletion(self, self.device.record(), clock)
 
@@ -267,7 +272,8 @@ class CudaBackend:
     def score(self, count: int) -> None:
         """Computes the logits of so many hidden states, for a warm-up: those of prompts come in any
         number."""
-        self.model.logits(self._zeros(count))
+        if not self.model.gets_tokens:
+            self.model.logits(self._zeros(count))
 
     @torch.inference_mode()
     def score_adapted(self, count: int) -> None:
@@ -285,8 +291,10 @@ class CudaBackend:
         return torch.zeros(count, like.shape[1], dtype=like.dtype, device=like.device)
 
     def sampled_logits(self, hidden: torch.Tensor, count: int, is_adapted: bool) -> torch.Tensor:
-        """Returns the logits [count, V] that the step's rows sample from. hidden: [T, E]. is_adapted:
-        adapters change logits."""
+        """Returns the logits [count, V] that the step's rows sample from; zeros without memory, where another
+        rank chooses without those of this one. hidden: [T, E]. is_adapted: adapters change logits."""
+        if self.model.gets_tokens:
+            return hidden.new_zeros((1, 1), dtype=torch.float32).expand(count, self.rows.vocab_size)
         adapters = self.buffers.logit_adapters.of(count) if is_adapted else None
         return self.model.logits(hidden.index_select(0, self.buffers.logit_tokens(count)), adapters)
 
@@ -342,6 +350,8 @@ class CudaOutputs:
         self, parts: Sequence[PromptPart]
     ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
         backend, scores = self._backend, PromptScores(score, LOGITS)
+        if backend.model.gets_tokens:
+            return lambda: ()
 
         def logits_of(tokens: Integers) -> torch.Tensor:
             given = backend.logit_adapters(tokens)
@@ -437,5 +447,9 @@ class CudaCompletion:
         return 0.0 if followed or self._event.query() else POLL_S
 
     def wait(self) -> StepTimes:
+        check = self._backend.check_ranks
+        while check is not None and not self._event.query():
+            check()  # a copy from a rank that has ended never ends
+            time.sleep(POLL_S)
         self._event.synchronize()  # the step's one wait
         return self._backend.completed(self._clock)

@@ -72,10 +72,10 @@ class Device(Protocol):
 
 
 class CudaDevice:
-    """The first CUDA device that is visible to the process (CUDA_VISIBLE_DEVICES)."""
+    """A CUDA device, of those that are visible to the process (CUDA_VISIBLE_DEVICES)."""
 
-    def __init__(self) -> None:
-        self.place = torch.device("cuda", 0)
+    def __init__(self, index: int = 0) -> None:
+        self.place = torch.device("cuda", index)
         self.name = torch.cuda.get_device_name(self.place)
         major, minor = torch.cuda.get_device_capability(self.place)
         self.arithmetic = f"sm_{major}{minor}, triton {version('triton')}"

@@ -125,6 +125,22 @@ class StepOutputs(Protocol):
         row, among those that compute."""
 
 
+class BegunStep(Protocol):
+    """A micro-batch whose outputs other stages are making."""
+
+    room: int
+    """Tokens that a step may have to be computed by stages beside others."""
+    most_begun: int
+    """Steps that may have begun."""
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether outputs() need not wait. Asked of the oldest step alone."""
+
+    def outputs(self) -> StepOutputs:
+        """Returns the outputs, valid until the next call of another step; they come in the order of steps."""
+
+
 class Media(Protocol):
     """What the encoder has made of items, and the rows that have them."""
 
@@ -181,6 +197,9 @@ class Backend(Protocol):
 
     def forward(self) -> StepOutputs:
         """Runs the model on the uploaded step."""
+
+    def begin(self) -> BegunStep | None:
+        """Begins the uploaded step of a micro-batch. None: forward() computes all of it."""
 
     def submit(self, clock: LaunchClock) -> Completion:
         """Ends the launch of a step."""

@@ -553,6 +553,6 @@ GEMMA4_EMBEDDER = EmbedderFamily(
         "first_norm": ("pos_norm",),
     },
     layers=r"(?!)",
-    harmless=("rms_norm_eps",),
+    harmless=("rms_norm_eps", "num_soft_tokens"),
     spelled={"hidden_size": "mm_embed_dim", "merge": "pooling_kernel_size"},
 )

@@ -43,6 +43,9 @@ class GrammarRows:
     Tasks of the pool never wait for one another: a task is submitted once all that it needs is done.
     """
 
+    is_elsewhere = False
+    """Whether another rank masks and chooses: then no row begins here."""
+
     def __init__(self, vocab_size: int, compiler: GrammarCompiler | None) -> None:
         """compiler: None where rows cannot have grammars; one that comes with a grammar fails."""
         self.num_words = -(-vocab_size // 32)
@@ -70,7 +73,7 @@ class GrammarRows:
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. output_ids: output that the sequence already has."""
         self.remove_row(row)
-        if not new.grammar:
+        if not new.grammar or self.is_elsewhere:
             return
         if self._compiler is None:
             failed = RowMatcher(None, self.num_words, NO_ENGINE)

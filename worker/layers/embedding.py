@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import InputBatch, adapters
+from kernels.api import InputBatch, SumOrder, adapters
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.matrix import AdaptedMatrix, Matrix
 from worker.parallel import Placement, Shares
@@ -28,6 +28,7 @@ class VocabEmbedding(Matrix):
         assert held, "more ranks than tokens"
         super().__init__(place.empty(len(held), width))
         self.vocab_size, self.width, self.group, self.shares = vocab_size, width, place.group, shares
+        self.sum_order = SumOrder(vocab_size)
         self.rows = slice(held.start, held.stop)
         """Of the whole table, those that this rank holds."""
 
@@ -61,7 +62,7 @@ class VocabEmbedding(Matrix):
     def _of_owners(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] -> [T, E]: each row from the rank that holds it."""
         local = (token_ids - self.rows.start).clamp(0, len(self.shares.held) - 1)
-        of_ranks = torch.stack(tuple(self.group.gather(self.look_up(local))))
+        of_ranks = self.group.stacked(self.look_up(local))
         owners = token_ids // self.shares.largest
         return of_ranks[owners, torch.arange(len(token_ids), device=token_ids.device)]
 

@@ -16,7 +16,7 @@ from itertools import islice
 
 import torch
 
-from kernels.api import InputBatch, WeightForms
+from kernels.api import InputBatch, SumOrder, WeightForms
 from worker.layers.base import Weight
 from worker.layers.matrix import AdaptedMatrix, Matrix, PlainMethod, ShareMethod
 from worker.parallel import Placement
@@ -55,6 +55,7 @@ class ColumnLinear(Matrix):
         held = sum(part.held for part in parts)
         super().__init__(place.empty(held, in_features), place.empty(held) if bias else None)
         self.in_features, self.parts, self.transposed = in_features, parts, transposed
+        self.sum_order = SumOrder(sum(part.length for part in parts))
         self.module_parts = module_parts or (1,) * len(parts)
 
     @property
@@ -149,6 +150,8 @@ class RowLinear(Matrix):
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
         self._units = in_features if units is None else units
+        leaves = self._all_leaves(1)
+        self.sum_order = SumOrder(out_features, max(1, leaves // place.group.size) if leaves > 1 else 0)
         self._largest = torch.zeros(out_features) if place.measures_rows and not is_whole else None
 
     @property

@@ -27,6 +27,7 @@ from kernels.api import (
     PackedMatrix,
     PackedTable,
     QuantizedWeight,
+    SumOrder,
     WeightForms,
 )
 from worker.layers.base import WeightOwner
@@ -56,8 +57,16 @@ class LinearMethod(torch.nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} owns one matrix")
 
     @abstractmethod
-    def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
-        """[T, K] -> [T, N]. bias: [N] or None; a packed matrix has its own. wide: the result is float32."""
+    def product(
+        self,
+        ops: Ops,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        wide: bool,
+        order: SumOrder | None = None,
+    ) -> torch.Tensor:
+        """[T, K] -> [T, N]. bias: [N] or None; a packed matrix has its own. wide: the result is float32.
+        order: of sums by a parameter on a CUDA device; None: no other rank has a part of the matrix."""
 
 
 class PlainMethod(LinearMethod):
@@ -71,8 +80,15 @@ class PlainMethod(LinearMethod):
     def expert(self, index: int) -> LinearMethod:
         return PlainMethod(self.weight[index])
 
-    def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
-        return ops.linear(x, self.weight, bias, wide)
+    def product(
+        self,
+        ops: Ops,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        wide: bool,
+        order: SumOrder | None = None,
+    ) -> torch.Tensor:
+        return ops.linear(x, self.weight, bias, wide, order)
 
 
 class GroupedMethod(LinearMethod):
@@ -86,7 +102,14 @@ class GroupedMethod(LinearMethod):
     def pack(self, form: Pack, bias: torch.Tensor | None, leaves: int = 1) -> LinearMethod:
         return PackedMethod(self.weight.pack(bias, leaves=leaves))
 
-    def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
+    def product(
+        self,
+        ops: Ops,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        wide: bool,
+        order: SumOrder | None = None,
+    ) -> torch.Tensor:
         raise RuntimeError("weights of 4 bits are packed before they are multiplied by")
 
 
@@ -95,7 +118,14 @@ class PackedMethod(LinearMethod):
 
     weight: PackedMatrix
 
-    def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
+    def product(
+        self,
+        ops: Ops,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        wide: bool,
+        order: SumOrder | None = None,
+    ) -> torch.Tensor:
         return ops.packed_linear(x, self.weight, wide)
 
 
@@ -113,7 +143,14 @@ class LowBitMethod(LinearMethod):
     def expert(self, index: int) -> LinearMethod:
         return LowBitMethod(self.weight.expert(index))
 
-    def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
+    def product(
+        self,
+        ops: Ops,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        wide: bool,
+        order: SumOrder | None = None,
+    ) -> torch.Tensor:
         return ops.low_bit_linear(x, self.weight, bias, wide)
 
 
@@ -163,6 +200,8 @@ class Matrix(MatrixOwner):
     is_table = False
     """Whether it is the head, or rows of it are looked up: then its form is that of the head
     (kernels.cpu.weight_forms)."""
+    sum_order: SumOrder | None = None
+    """Of products on a CUDA device; None: no other rank has a part of the matrix."""
     keeps_parameter = False
     """Whether no other method may take the place of the parameter while it is loaded, as of a table."""
 
@@ -172,7 +211,8 @@ class Matrix(MatrixOwner):
         """adds_bias: False leaves the bias to what adds the products of ranks."""
         super().__init__()
         self.method: LinearMethod = PlainMethod(weight)
-        self.bias, self.adds_bias = bias, adds_bias
+        self.bias: torch.Tensor | None = bias
+        self.adds_bias = adds_bias
 
     @property
     def weight(self) -> torch.Tensor:
@@ -214,7 +254,7 @@ class Matrix(MatrixOwner):
 
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
         """[T, in] -> [T, out], with the bias if this adds it. wide: the result is float32."""
-        return self.method.product(self.ops, x, self._added_bias, wide)
+        return self.method.product(self.ops, x, self._added_bias, wide, self.sum_order)
 
     def adapted(self, y: torch.Tensor, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """Returns the product y [T, out] with what the adapters of the step's tokens make of x [T, in]."""

@@ -22,10 +22,10 @@ from worker.layers.gemma4 import (
 from worker.layers.linear import ColumnLinear, Part, RowLinear, column_linear
 from worker.layers.mlp import GatedActivation, GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
+from worker.models.media import media_encoder
 from worker.models.staged import StagedModel
 from worker.models.transformer import embedding_factor
 from worker.parallel import Groups, Placement
-from worker.vision.encoder import ImageEncoder
 
 
 class Gemma4Model(StagedModel):
@@ -62,7 +62,7 @@ class Gemma4Model(StagedModel):
         self.layer_width, self.num_layers = config.layer_width, config.num_layers
         self.logit_cap = config.logit_cap
         if config.vision is not None:
-            self.vision = ImageEncoder(config.vision, hidden, place.whole)
+            self.vision = media_encoder(config.vision, hidden, place.whole)
 
     def keep(self, groups: Groups, width: int, dtype: torch.dtype) -> None:
         super().keep(groups, width, dtype)

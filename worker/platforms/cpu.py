@@ -27,6 +27,7 @@ from worker.cpu.rank_checks import check_ranks, divide_stages
 from worker.cpu.rank_group import make_groups
 from worker.cpu.rank_memory import join, model_digest
 from worker.cpu.rank_peers import RankPeers
+from worker.cpu.rank_runner import with_times_of_first
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
@@ -51,7 +52,7 @@ from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_stages, refuse_fast_matmul
-from worker.startup.model import dtype_name, model_bytes, stored_dtype
+from worker.startup.model import dtype_name, model_bytes, stored_dtype, tokens_per_vector
 from worker.step.warmup_plans import Execute, decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
 
@@ -186,6 +187,10 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         swap_space = make_swap_space(swap_bytes, cache, beside)
         return self._assemble(cache, swap_space, grammars.rows(self.plan.report))
 
+    @property
+    def tokens_per_vector(self) -> int:
+        return tokens_per_vector(self.computing.model)
+
     def _make_cache(self) -> KVCache:
         """Returns the KV cache, as large as requested or as fits beside that of a draft model, and states."""
         plan, model, dtype, draft = self.plan, self.computing.model, self.computing.dtype, self.draft
@@ -256,17 +261,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
             (claim.log_failure if self.takes_over else claim.wait)()
 
     def timed(self, executor: StepExecutor[CpuBackend]) -> Execute:
-        """All ranks take the times of rank 0, which decide how many steps are measured."""
-        world = self.groups.world
-        if world.size == 1:
-            return executor.execute
-
-        def execute(plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-            result = executor.execute(plan)
-            result.duration_us = int(world.from_first(torch.tensor([result.duration_us])))
-            return result
-
-        return execute
+        return with_times_of_first(self.groups.world, executor.execute)
 
     def cache_bytes(self, executor: StepExecutor[CpuBackend]) -> int:
         return executor.backend.cache.num_bytes
@@ -282,9 +277,11 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
 
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
+        if self.plan.speculation is None:
+            ready.stages = executor.backend.stages
         logger.info(
             "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
-            describe_part(self.groups, self.plan.config.num_layers),
+            self.groups.describe(self.plan.config.num_layers),
             ready.model.architecture,
             self.dtype_name,
             f", weights in {self.quantization}" if self.quantization else "",
@@ -294,16 +291,6 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
             ready.kv_cache_bytes / 2**20,
             ready.num_threads,
         )
-
-
-def describe_part(groups: Groups, num_layers: int) -> str:
-    """Returns what a rank has of a model, to begin a line of the log; "": all of it."""
-    world, stage = groups.world, groups.stage
-    if stage.count == 1:
-        return f"rank {world.rank} of {world.size}: " if world.size > 1 else ""
-    layers = stage.layers
-    name = f"rank {world.rank} of {world.size}, stage {stage.number} of {stage.count}"
-    return f"{name} (layers {layers.start} to {layers.stop - 1} of {num_layers}): "
 
 
 def _no_logits(vocab_size: int) -> Callable[[Floats], Floats]:
@@ -324,3 +311,7 @@ def warm_up(executor: StepExecutor[CpuBackend]) -> None:
     if executor.drafts and rows.block_size > 3 and rows.max_model_len > 4:
         executor.execute(draft_plan([2]))
     executor.execute(removal_plan(first))
+    if executor.backend.stages > 1:
+        first.micro_batch = True
+        executor.execute(first)
+        executor.execute(removal_plan(first))

@@ -14,7 +14,10 @@ from pagewire.internal.v1 import worker_pb2
 from worker.adapters.load import load_adapter
 from worker.adapters.rows import AdapterRows
 from worker.adapters.store import AdapterStore
+from worker.config.audio import AudioConfig
 from worker.config.hf_config import ModelConfig
+from worker.cpu.rank_peers import RankPeers
+from worker.cpu.rank_runner import with_times_of_first
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device import Device
 from worker.cuda.low_bits import LowBits
@@ -36,6 +39,7 @@ from worker.cuda.startup.memory import (
     largest_steps,
     useful_blocks,
 )
+from worker.cuda.startup.ranks import join_devices
 from worker.cuda.startup.warm_up import CompileWatch, warm_up
 from worker.exactness import on_cuda
 from worker.executor.executor import StepExecutor
@@ -49,13 +53,15 @@ from worker.memory.row_states import RowStates
 from worker.memory.swap_space import make_swap_space
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import family_of
-from worker.parallel import Placement
+from worker.models.staged import StagedModel
+from worker.parallel import ALONE, Groups, Placement
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.pooling.heads import read_heads
 from worker.pooling.vectors import Floats
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_quantization, refuse_second_quantization
-from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype
+from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype, tokens_per_vector
+from worker.step.warmup_plans import Execute
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +86,16 @@ class CudaPlatform(Platform[CudaBackend]):
         initialize, config = plan.initialize, plan.config
         family = family_of(config)
         check_sizes(initialize, plan.max_model_len)
-        device = self._device or find_device()
+        device = self._device or find_device(self.worker.rank, plan.ranks)
         exactness = on_cuda(device.arithmetic, initialize.fast_matmul).with_cache(initialize.kv_cache_dtype)
         check_exactness(plan.speculation, exactness)
         if config.has_states:
             refuse_drafts(plan.speculation)
+
+        groups, self.ranks = join_devices(initialize, config, self.worker.rank, device, plan.report)
+
+        if isinstance(config.vision, AudioConfig):
+            raise StartupError(WHAT, f"{config.architecture} hears sounds on CPUs alone", "use --device cpu")
 
         def check_dtype(dtype: torch.dtype) -> None:
             check_kernels(device, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))
@@ -94,11 +105,11 @@ class CudaPlatform(Platform[CudaBackend]):
 
         def checked(dtype: torch.dtype) -> torch.dtype:
             check_dtype(dtype)
-            check_bytes(count_weight_bytes(family, config, dtype), dtype)
+            check_bytes(count_weight_bytes(family, config, dtype, groups), dtype)
             return dtype
 
         bits = LowBits(initialize.quantization, device.place, check_dtype, check_bytes)
-        model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits)
+        model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits, groups=groups)
         model.compute_by(TritonOps(initialize.fast_matmul, device.place))
         store = None
         if initialize.max_loras and model.target_modules:
@@ -107,12 +118,17 @@ class CudaPlatform(Platform[CudaBackend]):
         specs, checkpoints = model.state_specs(), initialize.state_checkpoints
         states = RowStates(specs, initialize.max_num_seqs, device.place, checkpoints) if specs else None
         facts = exactness, dtype_name(dtype), bits.quantization, model_bytes(model)
-        return LoadedOnCuda(plan, *facts, device, model, dtype, states, store)
+        return LoadedOnCuda(plan, *facts, device, model, dtype, states, store, groups, self.ranks)
 
 
-def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Returns the bytes of the model's weights without allocating them."""
-    model = family.build(config, Placement(dtype, torch.device("meta")))
+def count_weight_bytes(
+    family: Family, config: ModelConfig, dtype: torch.dtype, groups: Groups = ALONE
+) -> int:
+    """Returns the bytes of a rank's part of the model's weights without allocating them."""
+    model = family.build(config, Placement(dtype, torch.device("meta"), groups.tensor, groups.stage))
+    if groups.stage.count > 1:
+        assert isinstance(model, StagedModel)
+        model.keep(groups, config.hidden_size, dtype)
     return sum(parameter.nbytes for parameter in model.parameters())
 
 
@@ -125,6 +141,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
     dtype: torch.dtype
     states: RowStates | None  # of rows; None: no layer has one
     adapters: AdapterStore | None  # None: none can be loaded
+    groups: Groups = ALONE
+    ranks: RankPeers | None = None  # the others of the worker; None: there are none
     watch: CompileWatch = field(default_factory=CompileWatch)
 
     def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[CudaBackend]:
@@ -166,7 +184,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             reused=0 if whole_prompts else REUSED_BLOCKS,
         )
         kept = 0 if vision is None else vision.kept_bytes(initialize)
-        return choose_num_blocks(memory, temporary + kept, demand, device.name)
+        found = choose_num_blocks(memory, temporary + kept, demand, device.name)
+        return self.groups.world.least(found)
 
     def assemble(
         self, num_blocks: int, swap_space_bytes: int, grammars: GrammarRows | None = None
@@ -178,12 +197,17 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         cache = KVCache(self.model.kv_cache_specs(), layout)
         swap_space = make_swap_space(swap_space_bytes, cache)
         rows, most_tokens = plan.make_rows(num_blocks, plan.max_model_len), initialize.max_num_batched_tokens
+        world = self.groups.world
+        if grammars is not None:
+            grammars.is_elsewhere = world.rank > 0
+        sampler = CudaSampler(rows.max_num_rows, rows.vocab_size, place, grammars)
+        sampler.group = world
         backend = CudaBackend(
             self.model,
             cache,
             swap_space,
             rows,
-            CudaSampler(rows.max_num_rows, rows.vocab_size, place, grammars),
+            sampler,
             most_tokens,
             self.device,
             1 + plan.most_drafts,
@@ -191,6 +215,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             AdapterRows(self.adapters) if self.adapters is not None else None,
             initialize.max_loras,
         )
+        if self.ranks is not None:
+            backend.check_ranks = self.ranks.check
         speculator = make_speculator(plan.speculation, rows, backend.grammars)
         heads = read_heads(initialize, plan.config.state_size, self._logits)
         return StepExecutor(rows, backend, most_tokens, speculator, self.adapters, heads)
@@ -216,7 +242,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
 
     def warm_up(self, executor: StepExecutor[CudaBackend]) -> None:
         initialize, report = self.plan.initialize, self.plan.report
-        with_experts = has_grouped_products(self.model)
+        world, grouped = self.groups.world, has_grouped_products(self.model)
+        with_experts = bool(-world.least(-int(grouped)))  # of any rank: all run the same steps
         warm_up(
             executor,
             initialize.max_num_batched_tokens,
@@ -226,8 +253,15 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             pools=self.plan.config.bidirectional,
         )
 
+    def timed(self, executor: StepExecutor[CudaBackend]) -> Execute:
+        return with_times_of_first(self.groups.world, executor.execute)
+
     def cache_bytes(self, executor: StepExecutor[CudaBackend]) -> int:
         return executor.backend.cache.num_bytes
+
+    @property
+    def tokens_per_vector(self) -> int:
+        return tokens_per_vector(self.model)
 
     def swap_us_per_block(self, executor: StepExecutor[CudaBackend]) -> float:
         return executor.backend.swap_space.measure_us_per_block()
@@ -235,7 +269,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
     def finish(self, executor: StepExecutor[CudaBackend], ready: worker_pb2.Ready) -> None:
         ready.device = self.device.place.type  # that of a CPU in Triton's interpreter
         logger.info(
-            "%s in %s%s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
+            "%s%s in %s%s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
+            self.groups.describe(self.plan.config.num_layers),
             ready.model.architecture,
             self.dtype_name,
             f", weights in {self.quantization}" if self.quantization else "",

@@ -119,7 +119,7 @@ def check_stages(config: ModelConfig, stages: int) -> None:
     """Raises StartupError where a stage would have none of the layers of which each needs one, and for models
     that encode images."""
     if stages > 1 and config.vision is not None:
-        why = f"--pipeline-parallel-size {stages}, and {config.architecture} encodes images"
+        why = f"--pipeline-parallel-size {stages}, and {config.architecture} encodes images or sounds"
         raise StartupError(_CANNOT_SPLIT, why, "use --tensor-parallel-size")
     most = len(stage_layers(config)) if isinstance(config, DecoderConfig) else config.num_layers
     if stages > most:
@@ -144,8 +144,8 @@ def check_group(rank: int, initialize: worker_pb2.Initialize, device: str) -> No
     flag = f"--pipeline-parallel-size {stages}" if stages > 1 else f"--tensor-parallel-size {tensor}"
     for is_wanted, why, todo in (
         (
-            device not in ("cpu", "simulated"),
-            f"{flag} is built for CPUs, and the device is {device}",
+            device == "cuda" and initialize.num_hosts > 1,
+            f"{flag} over several hosts is built for CPUs, and the device is {device}",
             "use --device cpu",
         ),
         (

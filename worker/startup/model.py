@@ -20,7 +20,7 @@ from worker.config.names import spelled
 from worker.imports import import_metas
 from worker.layers.base import Layer
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.matrix import LinearMethod, PlainMethod
+from worker.layers.matrix import LinearMethod, Matrix, PlainMethod
 from worker.memory.kv_cache import fitting
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import family_of
@@ -189,6 +189,23 @@ def stored_dtype(initialize: worker_pb2.Initialize, dtype: torch.dtype) -> torch
 def dtype_name(dtype: torch.dtype) -> str:
     """Returns "bfloat16" for torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
+
+
+def tokens_per_vector(model: LanguageModel) -> int:
+    """Returns about how many tokens of a prompt a model computes in the time in which its encoder makes a
+    vector, at least 1; 0: it has no encoder. By the bytes of what both multiply by: a vector is made of
+    several states, such as the patches of a square."""
+    if model.vision is None:
+        return 0
+    tables = {each.method for each in model.modules() if isinstance(each, Matrix) and each.is_table}
+
+    def nbytes(module: torch.nn.Module) -> int:
+        methods = (each for each in module.modules() if isinstance(each, LinearMethod))
+        return sum(each.weight.nbytes for each in methods if each not in tables)
+
+    tower, decoder = nbytes(model.vision.tower), nbytes(model) - nbytes(model.vision)
+    states = model.vision.config.states_per_vector
+    return max(1, round(states * tower / max(1, decoder)))
 
 
 def model_bytes(model: LanguageModel) -> int:

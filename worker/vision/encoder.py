@@ -145,13 +145,14 @@ class ImageEncoder(Layer):
         return torch.zeros(*self.config.largest_size, 3, dtype=torch.uint8, device=self._table.device)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [n, D * E], the D vectors of each position side by side; n is 0 for a
-        size that the encoder does not take."""
-        if not self.config.num_vectors(*pixels.shape[:2]):
+        """[height, width, 3], or [frames, height, width, 3], uint8 -> [n, D * E], the D vectors of each
+        position side by side; n is 0 for a shape that the encoder does not take."""
+        *given, height, width, _ = pixels.shape
+        if not self.config.num_vectors(height, width) or given not in ([], [self.config.tower.frames]):
             width = self.config.vectors_per_position * self._width
             return torch.empty(0, width, dtype=self._dtype, device=pixels.device)
         size, frames = self.config.tower.patch_size, max(1, self.config.tower.frames)
-        grid = pixels.shape[0] // size, pixels.shape[1] // size
+        grid = height // size, width // size
         values = normalized(pixels, self._table).to(self._dtype)
         cut = patches(values, size, frames, channels_last=self.config.tower.channels_last)
         states = self.tower(cut, grid)

@@ -20,14 +20,21 @@ class PatchLinear(Matrix):
     keeps_parameter = True
 
     def __init__(
-        self, patch_size: int, width: int, bias: bool, place: Placement, frames: int = 0, flat: bool = False
+        self,
+        patch_size: int,
+        width: int,
+        bias: bool,
+        place: Placement,
+        frames: int = 0,
+        *,
+        as_matrix: bool = False,
     ) -> None:
-        """frames: F; 0: one, which the checkpoint's weight has no dimension for. flat: it is a matrix
-        there."""
+        """frames: F; 0: one, which the checkpoint's weight has no dimension for. as_matrix: the checkpoint
+        has the matrix."""
         weight = place.empty(width, 3 * max(1, frames) * patch_size**2)
         super().__init__(weight, place.empty(width) if bias else None)
         self._stored: tuple[int, ...] = width, 3, *((frames,) if frames else ()), patch_size, patch_size
-        if flat:
+        if as_matrix:
             self._stored = tuple(weight.shape)
 
     def weights(self, *names: str) -> Iterator[Weight]:

@@ -26,14 +26,18 @@ def pixel_table(config: PixelsConfig) -> torch.Tensor:
 
 
 def normalized(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """[height, width, 3] uint8 -> the same, float32."""
+    """[..., height, width, 3] uint8 -> the same, float32."""
     return table[torch.arange(3, device=table.device), pixels.long()]
 
 
 def patches(x: torch.Tensor, size: int, frames: int = 1, *, channels_last: bool = False) -> torch.Tensor:
     """[height, width, 3] -> [N, 3 * frames * size * size]: the patches row after row, in each the channels
     one after the other, and of each so many equal frames, as a convolution's weight has them; or of one frame
-    the channels of each pixel side by side. What is left at the lower and right edges is not used."""
+    the channels of each pixel side by side. Of x [frames, height, width, 3] these frames. What is left at the
+    lower and right edges is not used."""
+    if x.dim() == 4:
+        of_frames = [patches(frame, size) for frame in x]
+        return torch.stack([each.view(len(each), 3, -1) for each in of_frames], 2).flatten(1)
     rows, columns = x.shape[0] // size, x.shape[1] // size
     whole = x[: rows * size, : columns * size].reshape(rows, size, columns, size, 3)
     if channels_last:

@@ -28,8 +28,14 @@ class Tower(Layer):
         """features: behind so many blocks, each. place: of what every rank holds whole."""
         super().__init__()
         self.config, self._features, width = config, features, config.hidden_size
-        of_patch = config.patch_bias, place, config.frames, config.flat_patches
-        self.patches = PatchLinear(config.patch_size, width, *of_patch)
+        self.patches = PatchLinear(
+            config.patch_size,
+            width,
+            config.patch_bias,
+            place,
+            frames=config.frames,
+            as_matrix=config.flat_patches or config.channels_last,
+        )
         self.patch_norm = self.patch_output_norm = None
         if config.patch_norms:
             sizes = 3 * config.patch_size**2, width

@@ -8,6 +8,7 @@ The parts are in benchmarks/gpu/first_hour/parts.py, each with the seconds that 
 
     tests        those that need a GPU; each that ends its process is left out of the next one's
     equality     row equality: whether a row's bits depend on its batch mates, for 1 to 2048 of them
+    ranks        models on two devices beside one, where there are two
     kernels      benchmarks/gpu/kernels.py: each kernel beside the ceilings and what torch offers
     steps        benchmarks/gpu/steps.py: steps of five models, of which one has experts and one latents
     service      benchmarks/service/serve.py: the whole service, with a model of 8B

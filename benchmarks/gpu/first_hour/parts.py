@@ -42,6 +42,8 @@ def _module(name: str, *words: str, output: bool = True) -> tuple[str, ...]:
 
 FOLDERS = ("tests/kernels/triton", "tests/worker/cuda")
 """Those with tests that need a GPU."""
+TWO = "tests/worker/cuda/test_on_two_gpus.py"
+"""What two devices have: it is left out where there is one."""
 
 
 TINY_STEPS = (
@@ -57,8 +59,9 @@ def cuda_parts() -> list[Part]:
     """Together 40 minutes, with a minute between them: wrong kernels first, then wrong rows, then speed."""
     here = "benchmarks.gpu.first_hour"
     return [
-        Part("tests", "tests that need a GPU", 480, _module(f"{here}.gpu_tests", "--marker=gpu", *FOLDERS)),
+        Part("tests", "tests that need a GPU", 450, _module(f"{here}.gpu_tests", "--marker=gpu", *FOLDERS)),
         Part("equality", "row equality", 390, _module(f"{here}.row_equality", "--seconds={seconds}")),
+        Part("ranks", "two devices beside one", 90, _module(f"{here}.gpu_tests", "--marker=gpu", TWO)),
         Part("kernels", "kernels", 390, _module("benchmarks.gpu.kernels", "--seconds={seconds}")),
         Part("steps", "steps", 390, _module("benchmarks.gpu.steps", "--seconds={seconds}")),
         _service("8B", 300, "--device=cuda", "--max-num-seqs=256"),
@@ -76,6 +79,7 @@ def cpu_parts() -> list[Part]:
     return [
         Part("tests", "tests", 240, _module(f"{here}.gpu_tests", folder), 5, WITHOUT),
         Part("equality", "row equality", 240, equality, 5, INTERPRETED),
+        Part("ranks", "ranks", 60, _module(f"{here}.gpu_tests", TWO), 5, WITHOUT),
         Part("kernels", "kernels", 240, kernels, 5, INTERPRETED),
         Part("steps", "steps", 240, _module("benchmarks.gpu.steps", *tiny, *TINY_STEPS), 5, WITHOUT),
         _service("tiny", 240, "--device=cpu", "--max-model-len=600", "--num-blocks=80"),

@@ -121,6 +121,7 @@ def _cell(text: str) -> str:
 TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "tests": test_lines,
     "equality": equality_lines,
+    "ranks": test_lines,
     "kernels": kernel_lines,
     "steps": step_lines,
     "service": service_lines,

@@ -9,6 +9,9 @@ divides L, sums L / N leaves and their subtree, and the levels above add what th
 result are the same for any N. A product with one leaf is an ordinary one. Sums of integers are exact in any
 order, and need no leaves (kernels.cpu.matmul.int8).
 
+On a CUDA device a leaf is one range of kernels.triton.matmul.ranges; products whose inputs ranks do not split
+are chains of ranges there, whose length follows from the shape of the whole weight.
+
 Needs neither torch nor numpy.
 """
 

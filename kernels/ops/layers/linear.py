@@ -16,12 +16,18 @@ import torch
 import torch.nn.functional as F
 
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
+from kernels.triton.matmul.ranges import SumOrder
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    wide: bool = False,
+    order: SumOrder | None = None,
 ) -> torch.Tensor:
-    """[T, K] -> [T, N]. wide: the result is float32.
+    """[T, K] -> [T, N]. wide: the result is float32. order: of sums, on a CUDA device; None: that of a matrix
+    of which no other rank has a part.
 
     On a CPU 16-bit values are widened to float32, as torch multiplies them very slowly there, and the result
     is rounded to 16 bits even if wide.

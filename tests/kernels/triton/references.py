@@ -61,6 +61,13 @@ def low_bit_linear_reference(
     return result if bias is None else result + bias.double()
 
 
+def add_as_tree(parts: torch.Tensor) -> torch.Tensor:
+    """[R, T, N] -> [T, N], neighbours first: the plain reference."""
+    while len(parts) > 1:
+        parts = parts[::2] + parts[1::2]
+    return parts[0]
+
+
 def sum_ranges_reference(parts: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Computes the formula in float64: [R, T, N] -> [T, N]."""
     total = parts.double().sum(0)

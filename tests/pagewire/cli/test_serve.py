@@ -21,15 +21,7 @@ from tests.gguf_files import write_gguf
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (
-            {"tensor_parallel_size": 2, "device": "cuda"},
-            "--tensor-parallel-size is 2, which is built for CPUs",
-        ),
         ({"nnodes": 2, "tensor_parallel_size": 2}, "there is no --master-addr"),
-        (
-            {"pipeline_parallel_size": 2, "device": "cuda"},
-            "--pipeline-parallel-size is 2, which is built for CPUs",
-        ),
         (
             {"pipeline_parallel_size": 3, "nnodes": 2, "master_addr": "127.0.0.1"},
             "does not divide the 3 ranks of --tensor-parallel-size 1 and --pipeline-parallel-size 3",

@@ -20,7 +20,7 @@ def test_a_conversation(core: Core, checkpoint: Checkpoints, monkeypatch: pytest
     """--device cuda leads to the runner of worker.cuda, which says what it found and answers plans that come
     faster than it does, in their order."""
 
-    def device() -> HostDevice:
+    def device(rank: int, ranks: int) -> HostDevice:
         np.seterr(all="ignore")  # of the worker's thread: see arithmetic_of_a_gpu
         return host_device()
 

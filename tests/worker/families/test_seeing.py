@@ -198,11 +198,24 @@ def test_sizes_that_published_files_leave_out(folders: dict[str, Path], tmp_path
     assert pixtral.vision.max_vectors == 4096
 
 
-def test_fields_of_published_files_that_change_nothing(folders: dict[str, Path], tmp_path: Path):
-    """Those of SmolVLM and SmolVLM2."""
-    fields = {"vision_config__use_base_siglip": False, "image_seq_len": 81}
-    expected = read_model_config(folders["smolvlm"])
-    assert read_model_config(edited(folders["smolvlm"], tmp_path / "edited", **fields)) == expected
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("smolvlm", {"vision_config__use_base_siglip": False, "image_seq_len": 81}),
+        (
+            "gemma4",
+            {"vision_config__default_output_length": 280, "vision_config__global_head_dim": 16}
+            | {"vision_config__rope_parameters__rope_type": "default", "vision_soft_tokens_per_image": 280},
+        ),
+        ("gemma4_unified", {"vision_config__num_soft_tokens": 280, "vision_config__model_patch_size": 8}),
+    ],
+)
+def test_fields_of_published_files_that_change_nothing(
+    family: str, fields: dict[str, Any], folders: dict[str, Path], tmp_path: Path
+):
+    """Those of SmolVLM and SmolVLM2, and of Gemma 4."""
+    expected = read_model_config(folders[family])
+    assert read_model_config(edited(folders[family], tmp_path / "edited", **fields)) == expected
 
 
 def test_the_first_files_of_qwen(folders: dict[str, Path], tmp_path: Path):

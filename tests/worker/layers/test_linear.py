@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from kernels.api import GroupedWords, WeightForms
+from kernels.api import GroupedWords, SumOrder, WeightForms
 from tests.kernels.references.matmul import tree_sum
 from tests.kernels.tolerances import random
 from tests.worker.ranks import SilentRank
-from worker.layers.linear import RowLinear
+from worker.layers.embedding import VocabEmbedding
+from worker.layers.linear import RowLinear, qkv_linear
 from worker.layers.matrix import GroupedMethod
 from worker.parallel import Placement
 
@@ -35,6 +36,20 @@ def test_a_rank_has_its_share_of_the_leaves(size: int):
     for rank in range(size):
         place = Placement(torch.bfloat16, CPU, SilentRank(rank, size))
         assert layer(4096, place=place).leaves(1) == 4 // size
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_order_of_sums_is_that_of_one_rank(size: int):
+    """On a CUDA device: the leaves of a rank, and of columns the rows of the whole matrix."""
+    place = Placement(torch.bfloat16, CPU, SilentRank(1 % size, size))
+    assert layer(4096, place=place).sum_order == SumOrder(60, 4 // size)
+    qkv = qkv_linear(64, 8, 2, 16, False, place)
+    assert qkv.sum_order == SumOrder(192) and len(qkv.weight) == {1: 192, 2: 96, 4: 64}[size]
+    assert VocabEmbedding(4096, 64, place).sum_order == SumOrder(4096)
+
+
+def test_what_ranks_do_not_divide_is_a_chain():
+    assert layer(96).sum_order == SumOrder(60, 0)
 
 
 @pytest.mark.cpu_kernels

@@ -95,12 +95,11 @@ def test_each_stage_has_a_layer_that_attends(family: str, attending: int, checkp
     [
         (1, {"tensor_parallel_size": 1}, "cpu", "--rank 0"),
         (2, {"tensor_parallel_size": 2}, "cpu", "--rank 0 to 1"),
-        (0, {"tensor_parallel_size": 2}, "cuda", "--device cpu"),
+        (0, {"tensor_parallel_size": 2, "num_hosts": 2}, "cuda", "--device cpu"),
         (0, {"tensor_parallel_size": 2, "speculation": worker_pb2.Speculation()}, "simulated", "--speculate"),
         (0, {"tensor_parallel_size": 2, "max_loras": 8}, "simulated", "leave them out"),
         (0, {"tensor_parallel_size": 2, "load_format": "dummy"}, "cpu", "use a checkpoint"),
         (6, {"tensor_parallel_size": 2, "pipeline_parallel_size": 3}, "cpu", "--rank 0 to 5"),
-        (0, {"pipeline_parallel_size": 2}, "cuda", "--device cpu"),
         (0, {"pipeline_parallel_size": 2, "load_format": "dummy"}, "cpu", "use a checkpoint"),
     ],
 )

@@ -71,7 +71,7 @@ def test_an_item_for_which_memory_does_not_suffice_has_no_vectors(
     kept, smaller = EncodedItems(encode), item_of(IMAGE[:28], [0])
     kept.follow(plan(WHOLE, smaller))
     assert kept[WHOLE.digest].shape == (0, 3) and kept[smaller.digest].shape == (28, 3)
-    assert caplog.messages == ["memory does not suffice to encode an image of 56 x 56 pixels"]
+    assert caplog.messages == ["memory does not suffice to encode an item of the shape 56 x 56 x 3"]
 
 
 def test_other_errors_of_an_encoder_are_raised():

@@ -15,6 +15,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import (
     create_masks_for_vision_model,
     get_block_sequence_ids_for_mask,
 )
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, MediaItem
 from pagewire.ipc.columns import pack_u32
@@ -166,6 +167,16 @@ class Judge:
             block_sequence_ids=get_block_sequence_ids_for_mask(types, types.device),
         )
         return {"attention_mask": masks}
+
+    def videos(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """What the model's methods take of videos, [frames, height, width, 3] each."""
+        sizes = [self._images[name] for name in ("patch_size", "merge_size", "temporal_patch_size")]
+        values = [torch.stack([self.pixel_values(frame) for frame in video]) for video in videos]
+        made = [Qwen3VLVideoProcessor.patchify(None, each[None], *sizes) for each in values]
+        return {
+            "pixel_values_videos": torch.cat([patches[0] for patches, *_ in made]),
+            "video_grid_thw": torch.tensor([grid for _, *grid in made]),
+        }
 
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:

@@ -271,3 +271,18 @@ def test_sizes_that_no_encoder_takes_become_no_vectors(vision_model: Callable[..
         vision = driver.runner.backend.model.vision  # type: ignore[attr-defined]
         with torch.inference_mode():
             assert vision(torch.zeros(height, width, 3, dtype=torch.uint8)).shape == (0, 48)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_vector_costs_is_counted_by_weights(dtype: str, vision_model: Callable[..., Path]):
+    """Of 16 patches of the tower, in tokens of the decoder; each matrix counts, but for tables. Packed ones
+    may have more rows than their weights."""
+    folder = vision_model("smolvlm", vision={"num_hidden_layers": 5})
+    model = Judge(folder, "smolvlm").model.model
+    tower, decoder = (
+        sum(each.numel() for name, each in part.named_parameters() if each.dim() > 1 and "embed" not in name)
+        for part in (model.vision_model, model.text_model)
+    )
+    tower += model.vision_model.embeddings.patch_embedding.weight.numel()
+    found = Driver(folder, dtype=dtype, block_size=16).ready.tokens_per_vector
+    assert found == pytest.approx(16 * tower / decoder, rel=0.3)

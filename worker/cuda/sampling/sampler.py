@@ -19,6 +19,7 @@ from kernels.triton.sampling.ops import TritonSampling
 from kernels.triton.step.token_history import History
 from worker.cuda.sampling.row_parameters import ALIGNMENT, DeviceParameters, RowSlots
 from worker.grammar.rows import GrammarRows
+from worker.parallel import ONE_RANK, ParallelGroup
 from worker.sampling.logprobs.scores import SampledScores
 from worker.sampling.sampler import RowSampler
 from worker.sampling.sequence import NO_PENALTIES, NewSequence, RowStates
@@ -131,7 +132,11 @@ class CudaSampler(RowSampler):
 
     sample() is begin(), the part of the host, and choose(), which only launches kernels. With work that is
     PLAIN a graph can capture choose().
+
+    Of several ranks all keep parameters and histories, rank 0 chooses, and copies its tokens to the others.
     """
+
+    group: ParallelGroup = ONE_RANK
 
     def __init__(
         self,
@@ -208,23 +213,28 @@ class CudaSampler(RowSampler):
         return work
 
     def choose(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:
-        """Launches the choice of tokens [A] int64, which are appended to the output. logits: [A, V].
+        """Launches the choice of tokens [A] int64, which are appended to the output. logits: [A, V], of rank
+        0; of others their number is known.
 
         row_index: [P] integers, P >= A a multiple of row_parameters.ALIGNMENT. Rows behind the sampled ones
         are `padding`; their tokens are undefined.
         """
-        if work == Work.NONE:
-            tokens = self._kernels.argmax(logits)
+        if self.group.rank:
+            tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         else:
-            parameters, slots = self._parameters.gather(row_index)
-            self._mask(logits, parameters, slots, work)
-            by_filters, by_typical_p = bool(work & Work.FILTER), bool(work & Work.TYPICAL)
-            if work & Work.DRAW:
-                tokens = self._kernels.draw(logits, parameters, by_filters, by_typical_p)
-            else:
-                tokens = self._kernels.argmax(logits)
+            tokens = self._chosen(logits, row_index, work)
+        tokens = self.group.from_first(tokens)
         self._kernels.record_tokens(tokens, row_index[: logits.shape[0]], self._history())
         return tokens
+
+    def _chosen(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:
+        if work == Work.NONE:
+            return self._kernels.argmax(logits)
+        parameters, slots = self._parameters.gather(row_index)
+        self._mask(logits, parameters, slots, work)
+        if work & Work.DRAW:
+            return self._kernels.draw(logits, parameters, bool(work & Work.FILTER), bool(work & Work.TYPICAL))
+        return self._kernels.argmax(logits)
 
     @torch.inference_mode()
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:

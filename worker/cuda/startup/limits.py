@@ -28,9 +28,9 @@ LEAST_BLOCK = 16
 _MOST_NUMBERS = (1 << 31) - 1
 
 
-def find_device() -> Device:
-    """Returns the CUDA device, or a HostDevice under Triton's interpreter. Raises StartupError when there is
-    none."""
+def find_device(rank: int = 0, ranks: int = 1) -> Device:
+    """Returns the CUDA device of one of so many ranks, each of which has its own, or a HostDevice under
+    Triton's interpreter. Raises StartupError when there is none."""
     if requirements.INTERPRETED:
         requirements.prepare()
         return HostDevice()
@@ -40,9 +40,15 @@ def find_device() -> Device:
         why = "torch finds no CUDA device" if built else "this torch is built without CUDA"
         todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
         raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
+    if ranks > 1 and (found := torch.cuda.device_count()) < ranks:
+        raise StartupError(
+            WHAT,
+            f"{ranks} ranks take a CUDA device each, and torch finds {found}",
+            "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or start fewer ranks",
+        )
     _check_compiler()
     logger.info("ptxas %s assembles kernels", requirements.prepare())
-    return CudaDevice()
+    return CudaDevice(rank)
 
 
 def _check_driver() -> None:

@@ -18,7 +18,7 @@ from kernels.triton.experts.tile_sizes import (
     most_tiles,
     token_classes,
 )
-from kernels.triton.matmul import range_launch, ranges
+from kernels.triton.matmul import ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.ranges import LinearSizes
 from tests.kernels.tolerances import assert_close, random
@@ -113,7 +113,7 @@ def test_a_token_alone_and_in_a_crowd(given: Operands):
 def test_a_split_by_the_number_of_tokens_is_found(given: Operands, monkeypatch: pytest.MonkeyPatch):
     """A planted bug: ranges that are longer where there are more tokens."""
     expected = pairs_of(given, SCHEDULES[1])
-    monkeypatch.setattr(range_launch, "range_length", lambda features, depth: 256)
+    monkeypatch.setattr(ranges, "range_length", lambda features, depth: 256)
     assert not torch.equal(pairs_of(given, SCHEDULES[1]), expected)
 
 

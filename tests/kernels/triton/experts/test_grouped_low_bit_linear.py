@@ -7,7 +7,7 @@ import torch
 
 from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
-from kernels.triton.matmul import range_launch, ranges
+from kernels.triton.matmul import ranges
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
@@ -114,7 +114,7 @@ def test_a_split_by_the_number_of_tokens_is_found(monkeypatch: pytest.MonkeyPatc
     given = make_operands(Code.INT8, 1 << 20, torch.float16)
     given.bias[given.chosen[5]] -= given.products(SCHEDULES[1])[5]
     expected = given.products(SCHEDULES[1])
-    monkeypatch.setattr(range_launch, "range_length", lambda features, depth: 256)
+    monkeypatch.setattr(ranges, "range_length", lambda features, depth: 256)
     assert not torch.equal(given.products(SCHEDULES[1]), expected)
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from kernels import triton_ops
-from kernels.triton.matmul import range_launch, ranges
+from kernels.triton.matmul import ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.range_launch import sum_ranges
-from kernels.triton.matmul.ranges import LinearSizes, range_length
+from kernels.triton.matmul.ranges import LinearSizes, SumOrder, range_length
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
-from tests.kernels.triton.references import sum_ranges_reference
+from tests.kernels.triton.references import add_as_tree, sum_ranges_reference
 
 DEPTH, FEATURES = 200, 70
 """Two ranges, of which the second is shorter and ends within an iteration."""
@@ -86,9 +86,41 @@ def test_every_schedule_has_the_same_bits(crowd: tuple[torch.Tensor, ...], sizes
 def test_a_split_by_the_number_of_tokens_is_found(crowd: tuple[torch.Tensor, ...]):
     """A planted bug: ranges that are longer where there are more tokens."""
     x, weight, bias, alone = crowd
-    with mock.patch.object(range_launch, "range_length", lambda features, depth: 256):
+    with mock.patch.object(ranges, "range_length", lambda features, depth: 256):
         many = linear(x[:18], weight, bias, True, replace(SCHEDULES[1], tokens=32))
     assert not torch.equal(many[17], alone[1])
+
+
+@pytest.mark.parametrize("leaves", [2, 4, 8])
+def test_a_product_is_a_tree_of_leaves(leaves: int, device: torch.device):
+    """In every schedule: each leaf is the product of its inputs, and ends within an iteration."""
+    x, weight, bias = (random(*shape, dtype=torch.bfloat16) for shape in ((18, 320), (70, 320), (70,)))
+    x, weight, bias = (each.to(device) for each in (x, weight, bias))
+    parts = zip(x.chunk(leaves, 1), weight.chunk(leaves, 1), strict=True)
+    sums = [linear(of_x, of_w.contiguous(), None, True, order=SumOrder(70, 1)) for of_x, of_w in parts]
+    expected = add_as_tree(torch.stack(sums)) + bias.float()
+    for sizes in (None, *SCHEDULES):
+        assert torch.equal(linear(x, weight, bias, True, sizes, SumOrder(70, leaves)), expected), sizes
+    rounded = linear(x, weight, bias, order=SumOrder(70, leaves))
+    assert torch.equal(rounded, expected.bfloat16())
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_ranks_have_the_bits_of_one(size: int, device: torch.device):
+    """Of inputs that they divide: each adds its leaves, and then those of all; and of rows that they divide,
+    in ranges of the whole weight."""
+    x, weight, bias = (random(*shape, dtype=torch.bfloat16) for shape in ((3, 512), (64, 512), (64,)))
+    x, weight, bias = (each.to(device) for each in (x, weight, bias))
+    whole = linear(x, weight, bias, order=SumOrder(64, 8))
+    parts = zip(x.chunk(size, 1), weight.chunk(size, 1), strict=True)
+    sums = [
+        linear(of_x, of_w.contiguous(), None, True, order=SumOrder(64, 8 // size)) for of_x, of_w in parts
+    ]
+    out = torch.empty_like(whole)
+    sum_ranges(torch.stack(sums), bias, out, as_tree=True)
+    assert torch.equal(out, whole)
+    columns = [linear(x, part, None, order=SumOrder(64)) for part in weight.chunk(size)]
+    assert torch.equal(torch.cat(columns, 1), linear(x, weight, order=SumOrder(64)))
 
 
 def test_sums_of_ranges(where: Where):
@@ -102,7 +134,7 @@ def test_sums_of_ranges(where: Where):
 def test_layers_multiply_in_one_order(monkeypatch: pytest.MonkeyPatch):
     """By default; with --fast-matmul the library multiplies, but for logits."""
     called: list[bool] = []
-    monkeypatch.setattr(triton_ops, "linear", lambda x, weight, bias, wide: called.append(wide))
+    monkeypatch.setattr(triton_ops, "linear", lambda x, weight, bias, wide, order: called.append(wide))
     x = torch.ones(2, 8)
     by_default, by_library = triton_ops.TritonOps(), triton_ops.TritonOps(by_library=True)
     by_default.linear(x, x)

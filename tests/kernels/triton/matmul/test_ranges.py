@@ -11,8 +11,10 @@ from kernels.triton.matmul.ranges import (
     MOST_RANGES,
     UNIT,
     LinearSizes,
+    SumOrder,
     choose_sizes,
     range_length,
+    ranges_of,
 )
 
 SHAPES = [(6144, 4096), (4096, 14336), (28672, 4096), (896, 4864), (64, 100), (1, 1), (64, 1 << 17)]
@@ -101,6 +103,24 @@ BF16, F32 = torch.bfloat16, torch.float32
 def test_sizes_of_a_program(tokens: int, dtype: torch.dtype, number: int, sizes: tuple[int, ...]):
     """Features, tokens, depth, warps and stages: by what multiplies matrices."""
     assert choose_sizes(tokens, 4096, 1, dtype, 132, CAPABILITIES[number]) == LinearSizes(*sizes, False)
+
+
+def test_eight_leaves_take_half_as_many_tokens():
+    """Where a program sums all of them: their sums wait in registers."""
+    for number, leaves, tokens in ((90, 8, 64), (100, 8, 64), (90, 4, 128), (80, 8, 64), (80, 0, 64)):
+        assert choose_sizes(512, 4096, leaves, BF16, 132, CAPABILITIES[number], leaves).tokens == tokens
+
+
+def test_ranges_that_ranks_share():
+    """Ranges of rows that ranks divide are those of the whole weight; leaves follow from the inputs of this
+    rank, and may end within an iteration."""
+    whole = range_length(4096, 4096)
+    assert ranges_of(4096, 4096, None) == ranges_of(512, 4096, SumOrder(4096)) == (whole, whole)
+    assert ranges_of(512, 4096, None)[0] < whole
+    for depth, leaves in ((14336, 8), (7168, 4), (1792, 1)):
+        assert ranges_of(4096, depth, SumOrder(4096, leaves)) == (1792, 1792)
+    assert ranges_of(4096, 11008, SumOrder(4096, 8)) == (1408, 1376)
+    assert ranges_of(64, 64, SumOrder(64, 2)) == (128, 32)
 
 
 def test_sizes_of_the_interpreter():

@@ -8,7 +8,7 @@ from kernels.triton.matmul.range_launch import sum_ranges
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
-from tests.kernels.triton.references import sum_ranges_reference
+from tests.kernels.triton.references import add_as_tree, sum_ranges_reference
 
 
 @pytest.mark.parametrize("features", [1, 15, 16, 17, 40])
@@ -54,6 +54,19 @@ def test_ranges_are_added_in_ascending_order_and_the_bias_last(device: torch.dev
         out = torch.empty(1, 1, device=device)
         sum_ranges(parts, added, out)
         assert out.item() == total, terms
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 4, 8])
+def test_a_tree(ranges: int, device: torch.device):
+    """Bit for bit, in another order than one after the other; the bias is added last."""
+    parts, bias = random(ranges, 3, 40, dtype=torch.float32), random(40, dtype=torch.float32, seed=1)
+    for added in (None, bias):
+        out = torch.empty(3, 40, device=device)
+        sum_ranges(parts.to(device), None if added is None else added.to(device), out, as_tree=True)
+        assert torch.equal(out.cpu(), add_as_tree(parts) + (0 if added is None else added))
+    chain = torch.empty(3, 40, device=device)
+    sum_ranges(parts.to(device), bias.to(device), chain)
+    assert torch.equal(chain, out) is (ranges <= 2)
 
 
 @pytest.mark.parametrize(("tokens", "features"), [(0, 4), (3, 0)])

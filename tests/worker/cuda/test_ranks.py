@@ -239,6 +239,15 @@ def test_what_ranks_do_not_compute_is_refused(
         platform.load_model(check(initialize(folder, **SMALL, **options), platform))
 
 
+def test_ranks_attend_in_tiles_of_one_size(checkpoint: Checkpoints):
+    """More query heads of a KV head than a tile has rows."""
+    folder = checkpoint("llama", hidden_size=128, num_attention_heads=128, num_key_value_heads=1, head_dim=16)
+    platform = CudaPlatform(WorkerConfig(), host_device())
+    command = initialize(folder, tensor_parallel_size=2, **SMALL)
+    with pytest.raises(StartupError, match="128 query heads share a KV head"):
+        platform.load_model(check(command, platform))
+
+
 def test_quantized_weights_are_not_divided(checkpoint: Checkpoints, tmp_path: Path):
     shutil.copytree(checkpoint("llama", **SHAPE), tmp_path / "model")
     file = tmp_path / "model" / "config.json"

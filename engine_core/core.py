@@ -97,10 +97,16 @@ class Pace:
             self._began = now
         self._in_flight.append((sum(plan.counts), bool(self._in_flight)))
 
-    def ended(self, result: Result, now: float) -> None:
-        """Registers the result of the oldest plan; the next plan, if there is one, is running."""
+    def ended(self, result: Result, now: float, most_ahead: int = 1) -> None:
+        """Registers the result of the oldest plan; the next plan, if there is one, is running.
+
+        most_ahead: see delay().
+        """
         self._num_tokens, is_behind = self._in_flight.popleft()
-        self._began, self._duration = now, result.duration_us / 1e6
+        self._duration = result.duration_us / 1e6
+        if most_ahead > 1:  # stages compute at the same time: results come more often than steps take
+            self._duration = min(self._duration, now - self._began)
+        self._began = now
         if is_behind and self._waited_ns(result) > _TOLERANCE * 1000 * result.duration_us:
             self.patience /= 2
         else:
@@ -113,13 +119,14 @@ class Pace:
         self._own_gap_ns = min(gap, _GAP_GROWTH * self._own_gap_ns)
         return gap - self._own_gap_ns
 
-    def delay(self, now: float) -> float:
-        """Returns the seconds until the next plan should be made; 0: now.
+    def delay(self, now: float, most_ahead: int = 1) -> float:
+        """Returns the seconds until the next plan should be made; 0: now. most_ahead: plans that the device
+        computes at the same time.
 
         A step takes at least as long as the last one, a smaller step its share of that: what takes equally
         long for few and many tokens (reading the weights) only makes it longer.
         """
-        if len(self._in_flight) != 1:
+        if len(self._in_flight) != most_ahead:
             return 0.0
         share = min(1.0, self._in_flight[0][0] / self._num_tokens)
         margin = _PLANNING_FACTOR * self._planning
@@ -200,7 +207,7 @@ class EngineCore:
         self._clock = clock
         self._heartbeat = heartbeat
         worker.on_wait = self._while_waiting
-        self._max_under_way = 2 if ahead else 1
+        self._ahead = ahead
         self._pace = Pace()
         self._next_idle_check = 0.0
 
@@ -220,7 +227,7 @@ class EngineCore:
         Waits for a result when the worker has enough to do, or when nothing can be planned without it.
         """
         self._heartbeat()
-        if delay := self._pace.delay(self._clock()) or self._idle_sleep():
+        if delay := self._pace.delay(self._clock(), self.scheduler.most_ahead) or self._idle_sleep():
             self._worker.await_result(delay)
         self.intake.exchange_quotas()
         self._take_events()
@@ -239,8 +246,10 @@ class EngineCore:
             self._worker.submit(plan)
             self.counters.step_planned(plan)
             self._pace.sent(plan, now, self._clock())
-        under_way = len(self.scheduler.in_flight)
-        if under_way == self._max_under_way or (under_way and not plan.rows):
+        if self.scheduler.in_flight and not plan.rows:
+            self._take_result()
+        most_under_way = 1 + self.scheduler.most_ahead if self._ahead else 1
+        while len(self.scheduler.in_flight) >= most_under_way:
             self._take_result()
         self._frontends.cache_watches.publish()
 
@@ -333,7 +342,7 @@ class EngineCore:
         if self.scheduler.in_flight[0].plan.sample_counts:
             self._worker.await_burst(self._inbox)
         result = self._worker.collect()
-        self._pace.ended(result, self._clock())
+        self._pace.ended(result, self._clock(), self.scheduler.most_ahead)
         self.counters.step_done(result)
         failed = self.scheduler.update(result)
         self.counters.output_rate.add(len(result.token_ids), self._clock())

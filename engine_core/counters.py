@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from engine_core.step.plan import Plan
 from engine_core.step.result import Draft, Result
 from pagewire.retry_after import Rate
-from pagewire.telemetry.figures import TOKEN_SECONDS, Histogram, counter, counters, histogram
+from pagewire.telemetry.figures import REQUEST_SECONDS, TOKEN_SECONDS, Histogram, counter, counters, histogram
 
 _QUERIES = 1000
 _POSITIONS = 8
@@ -97,9 +97,15 @@ class Counters:
     step_seconds: Histogram = histogram(
         "pagewire_core_step_seconds", "Duration of a step, as measured by the worker.", TOKEN_SECONDS
     )
+    encode_seconds: Histogram = histogram(
+        "pagewire_core_encode_seconds",
+        "Of the duration of a step that encodes media: what that took.",
+        REQUEST_SECONDS,
+    )
     worker_phases: dict[str, float] = counters(
         "pagewire_worker_phase_seconds_total",
-        "Seconds of steps by phase: prepare (rows and inputs), forward, sample (and log-probabilities).",
+        "Seconds of steps by phase: encode (media), prepare (rows and inputs), forward, sample (and"
+        " log-probabilities).",
         "phase",
     )
     worker_waiting: float = counter(
@@ -121,6 +127,9 @@ class Counters:
         for draft in result.drafts():
             self._count_draft(draft)
         self.step_seconds.observe(result.duration_us / 1e6)
+        if result.encode_us:
+            self.encode_seconds.observe(result.encode_us / 1e6)
+            self.worker_phases["encode"] += result.encode_us / 1e6
         if self._step_ended_ns:
             self.worker_waiting += max(0, result.started_ns - self._step_ended_ns) / 1e9
         self._step_ended_ns = result.started_ns + 1000 * result.duration_us

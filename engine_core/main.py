@@ -101,7 +101,10 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     scheduler.prefix_cache.secret = hash_secret(initialize, ready)
     if config.parent_starts_worker:
         scheduler.track_cache(workers.track_cache(), ready.kept_cache)
-    scheduler.open(open_journal(journal, scheduler.num_rows, killed=activation.after_kill))
+    kept = open_journal(
+        journal, scheduler.num_rows, killed=activation.after_kill, num_steps=1 + max(1, ready.stages)
+    )
+    scheduler.open(kept)
     peers = PeerSockets(process.context, process.key.as_client() if process.key is not None else None)
     stack.callback(peers.close_all)
     core = EngineCore(

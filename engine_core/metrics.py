@@ -250,7 +250,10 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: parts.core.adapters.num_dropped,
     ),
     Reading(
-        _counter("pagewire_core_encoded_items_total", "Items of media (images, tiles) that steps encoded."),
+        _counter(
+            "pagewire_core_encoded_items_total",
+            "Items of media (images, tiles) that steps encoded: misses of the encoder cache.",
+        ),
         lambda parts: parts.core.scheduler.encoder.num_encoded,
     ),
     Reading(

@@ -235,6 +235,7 @@ class Sequence:
     scores: ScoreHistory | None = None  # log-probabilities of its output; None: none are kept
     num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py
     leads: bool = False  # siblings fork from it once its prompt is computed
+    micro_batch: int = 0  # its group among those of the stages; see planning/micro_batches.py
 
     @property
     def num_new_tokens(self) -> int:

@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,13 @@ from pagewire.internal.v1.engine_pb2 import (
     NamedAdapter,
     Welcome,
 )
-from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
+from pagewire.internal.v1.worker_pb2 import (
+    KV_TRANSFER_NIXL,
+    KV_TRANSFER_UNSPECIFIED,
+    Initialize,
+    Ready,
+    Speculation,
+)
 from pagewire.limits import is_adapter_name
 from pagewire.v1.admin_pb2 import Parallelism
 
@@ -47,6 +54,9 @@ log = logging.getLogger(__name__)
 
 _CANNOT_START = "cannot start the engine core"
 _DEFAULT_MAX_LORAS = 8
+_KV_TRANSFERS = {"tcp": KV_TRANSFER_UNSPECIFIED, "nixl": KV_TRANSFER_NIXL}
+_NIXL = "nixl", "nixl_cu12", "nixl_cu13"
+"""Packages, any of which is enough."""
 _ROLES = {"both": CORE_ROLE_UNSPECIFIED, "prefill": CORE_ROLE_PREFILL, "decode": CORE_ROLE_DECODE}
 
 
@@ -103,6 +113,7 @@ def _check_combinations(config: EngineConfig) -> None:
             _CANNOT_START, f"{KEY_FLAG} names blocks of the prefix cache", "leave out --no-prefix-cache"
         )
     _check_role(config)
+    _check_transfer(config)
     if config.record_tokens and not config.record:
         raise StartupError(_CANNOT_START, "--record-tokens without --record", "add --record FILE")
     if 0 < config.hang_timeout < LEAST_PATIENCE_S:
@@ -123,6 +134,18 @@ def _check_role(config: EngineConfig) -> None:
     if not config.prefix_cache_key:
         why = f"--role {config.role} without {KEY_FLAG}: blocks of two cores would have other names"
         raise StartupError(_CANNOT_START, why, f"give all cores one {KEY_FLAG} FILE")
+
+
+def _check_transfer(config: EngineConfig) -> None:
+    """Raises StartupError for NIXL where it is missing, or carries nothing."""
+    if config.kv_transfer != "nixl":
+        return
+    if not config.external_workers and not any(map(find_spec, _NIXL)):
+        why = "--kv-transfer nixl, and NIXL is not installed"
+        raise StartupError(_CANNOT_START, why, "pip install 'pagewire[nixl]'")
+    if not config.prefix_cache_key:
+        why = f"--kv-transfer nixl without {KEY_FLAG}: no blocks are exchanged with other cores"
+        raise StartupError(_CANNOT_START, why, f"give all cores one {KEY_FLAG} FILE, or leave it out")
 
 
 def initialize_message(config: EngineConfig) -> Initialize:
@@ -166,6 +189,8 @@ def initialize_message(config: EngineConfig) -> Initialize:
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
         cache_secret=secrets.token_bytes(32),
         cache_key=read_key(config.prefix_cache_key) if config.prefix_cache_key else b"",
+        kv_transfer=_KV_TRANSFERS[config.kv_transfer],
+        trusts_network=config.trusted_network,
         encoder_cache_tokens=config.encoder_cache_tokens,
         max_loras=config.max_loras or (_DEFAULT_MAX_LORAS if _may_load_adapters(config) else 0),
     )
@@ -196,13 +221,20 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         whole_prompts=ready.model.whole_prompts,
         encoder_cache_tokens=_encoder_cache_tokens(config, ready),
         whole_media=ready.model.whole_media,
-        max_num_encoder_tokens=config.max_num_encoder_tokens,
+        max_num_encoder_tokens=_max_num_encoder_tokens(config, ready),
+        stages=max(1, ready.stages) if config.scheduling == "ahead" else 1,
     )
 
 
 def _encoder_cache_tokens(config: EngineConfig, ready: Ready) -> int:
     """Returns how many vectors of media the worker keeps."""
     return config.encoder_cache_tokens or max(config.max_num_batched_tokens, ready.max_item_vectors)
+
+
+def _max_num_encoder_tokens(config: EngineConfig, ready: Ready) -> int:
+    """Returns how many vectors of media a step encodes, which by default take as long as its tokens."""
+    of_a_step = config.max_num_batched_tokens // max(1, ready.tokens_per_vector)
+    return config.max_num_encoder_tokens or max(1, of_a_step)
 
 
 def _whole_item_room(config: EngineConfig) -> int:

@@ -171,6 +171,16 @@ class MediaChanged(ServiceError):
     )
 
 
+class MediaUnknown(ServiceError):
+    """A prompt names a file by its digest that the frontend does not keep."""
+
+    code = code_pb2.FAILED_PRECONDITION
+    reason = "MEDIA_UNKNOWN"
+
+    def __init__(self, violations: Mapping[str, str]) -> None:
+        super().__init__(_sentences(violations), violations=violations)
+
+
 class MediaUnavailable(ServiceError):
     """The server of a URL does not give its file now."""
 

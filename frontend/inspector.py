@@ -220,6 +220,13 @@ def _public_id(engine_id: str, tenant: str, caller: Caller) -> str:
     return engine_id if caller.tenant is None else engine_id.removeprefix(f"{tenant}/")
 
 
+_ROLES = {
+    engine_pb2.CORE_ROLE_UNSPECIFIED: pb.ENGINE_ROLE_BOTH,
+    engine_pb2.CORE_ROLE_PREFILL: pb.ENGINE_ROLE_PREFILL,
+    engine_pb2.CORE_ROLE_DECODE: pb.ENGINE_ROLE_DECODE,
+}
+
+
 def _describe(core: Core) -> pb.EngineInfo:
     """Returns what this frontend knows of an engine core."""
     state = pb.ENGINE_STATE_SERVING
@@ -241,4 +248,5 @@ def _describe(core: Core) -> pb.EngineInfo:
         info.device, info.architecture = welcome.device, welcome.model.architecture
         info.arithmetic = welcome.model.arithmetic
         info.num_blocks, info.max_num_seqs = welcome.num_blocks, welcome.max_num_seqs
+        info.role = _ROLES[welcome.role]
     return info

@@ -92,7 +92,7 @@ def make_parts(
         answers=model.answers,
         serves_others=limits.serves_others,
         pair_template=None if model.scoring is None else model.scoring.template,
-        images=model.images,
+        images=model.media,
         media=MediaFetcher(config, fork_reader) if media_hosts(config.media_hosts) else None,
     )
     engine = _make_engine_client(config, state)

@@ -7,7 +7,7 @@ from functools import partial
 from frontend.auth.caller import Caller
 from frontend.fetching.urls import media_hosts
 from frontend.parts import FrontendParts
-from frontend.prompts.media_fetcher import has_urls
+from frontend.prompts.media_fetcher import lacks_files
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
@@ -28,7 +28,7 @@ async def tokenized(
     )
     await parts.large_messages.run(check, size, caller)
 
-    if any(map(has_urls, request.prompts)):
+    if any(map(lacks_files, request.prompts)):
         request, asked = tokenizer_pb2.TokenizeRequest(), request
         request.CopyFrom(asked)
         await parts.prompts.put_files(_named(request), caller.tenant)

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from kernels.attention.kv_cache_spec import AttentionSpec, KVCacheSpec
@@ -118,7 +116,7 @@ class InputBatch:
         added = None if deeper is None else DeeperVectors(*deeper)
         return replace(self, input_embeddings=InputEmbeddings(tokens, values, added))
 
-    def with_last_seen(self, last_seen: npt.NDArray[np.int64]) -> Self:
+    def with_last_seen(self, last_seen: torch.Tensor) -> Self:
         """Returns a batch whose tokens see up to these positions [T], in layers of the kinds that see media
         whole; see AttentionPlan."""
         plans = {

@@ -18,6 +18,7 @@ import torch
 from kernels.cpu.adapters.pack import PackedAdapter
 from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord, PairAdaptersRecord
 from kernels.cpu.adapters.records import scratch_bytes as adapter_scratch
+from kernels.cpu.attention.segments import SegmentPlans
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
@@ -83,6 +84,11 @@ class CpuOps(CpuStateOps):
     def adapters(self) -> AdapterKernels:
         """The compiled operations of adapters."""
         return adapter_kernels(self.dtype)
+
+    @cached_property
+    def segments(self) -> SegmentPlans:
+        """The plans of full_attention()."""
+        return SegmentPlans(self.dtype, self.team)
 
     def adapting(self, y: torch.Tensor) -> Operation[AdaptRecord]:
         """Returns the operation that adds to such outputs."""
@@ -306,6 +312,20 @@ class CpuOps(CpuStateOps):
         )
         self.run(self.rows.rotary, tokens, record, row_grain(heads * head_dim))
         return x
+
+    def full_attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        lengths: Sequence[int] = (),
+    ) -> torch.Tensor:
+        _, num_heads, head_dim = query.shape
+        plan = self.segments.find(tuple(lengths) or (len(query),), num_heads, head_dim)
+        if plan is None:
+            return super().full_attention(query, key, value, scale, lengths)
+        return plan.attend(query, key, value, scale)
 
     def route(
         self, logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing

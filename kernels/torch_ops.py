@@ -110,8 +110,12 @@ class RankGroup(Protocol):
         """Returns the tensors of all ranks, [ranks, ...]."""
         ...
 
-    def from_first(self, tensor: torch.Tensor, /) -> torch.Tensor:
-        """Returns the tensor of rank 0."""
+    def send(self, x: torch.Tensor, /) -> None:
+        """Copies a tensor from rank 0 of two to the other one."""
+        ...
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype, /) -> torch.Tensor:
+        """Returns the tensor that rank 0 of two sends."""
         ...
 
     def gather_columns(self, part: torch.Tensor, /) -> torch.Tensor:
@@ -334,11 +338,11 @@ class Ops:
 
     def send(self, x: torch.Tensor, group: RankGroup) -> None:
         """Copies a tensor from rank 0 of a group of two to the other one, which receives it."""
-        group.from_first(x)
+        group.send(x)
 
     def receive(self, shape: tuple[int, int], dtype: torch.dtype, group: RankGroup) -> torch.Tensor:
         """Returns the tensor that rank 0 of a group of two sends, which has this shape."""
-        return group.from_first(torch.empty(shape, dtype=dtype))
+        return group.receive(shape, dtype)
 
     def layer(self) -> AbstractContextManager[None]:
         """What is computed within belongs to one layer of the model."""

@@ -39,7 +39,7 @@ class TritonOps(Ops):
 
     def __init__(self, by_library: bool = False, place: torch.device = CPU) -> None:
         """by_library: torch multiplies, unless the result is wide, which it would round first. place: where
-        adapters and hidden states of another stage go."""
+        adapters go."""
         self.by_library, self._place = by_library, place
 
     rms_norm = staticmethod(rms_norm)
@@ -119,9 +119,6 @@ class TritonOps(Ops):
         pairs = torch.arange(count, device=x.device)
         every = of_ranks.flatten(0, 1).index_select(0, owners.flatten() * count + pairs)
         return every, pairs.view(chosen.shape)
-
-    def receive(self, shape: tuple[int, int], dtype: torch.dtype, group: RankGroup) -> torch.Tensor:
-        return group.from_first(torch.empty(shape, dtype=dtype, device=self._place))
 
     append_tokens = staticmethod(append_tokens)
     copy_segments = staticmethod(copy_segments)

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from pagewire.errors import StartupError as StartupError
     from pagewire.llm import LLM as LLM
     from pagewire_client.aio import AsyncClient as AsyncClient
+    from pagewire_client.audio import Audio as Audio
     from pagewire_client.images import Image as Image
+    from pagewire_client.images import Video as Video
     from pagewire_client.params import BeamSearch as BeamSearch
     from pagewire_client.params import SamplingParams as SamplingParams
     from pagewire_client.sync import Client as Client
@@ -18,6 +20,7 @@ __version__ = "2026.11.0"
 
 _HOMES = {
     "AsyncClient": "pagewire_client.aio",
+    "Audio": "pagewire_client.audio",
     "BeamSearch": "pagewire_client.params",
     "Client": "pagewire_client.sync",
     "Image": "pagewire_client.images",
@@ -25,6 +28,7 @@ _HOMES = {
     "PagewireError": "pagewire.errors",
     "SamplingParams": "pagewire_client.params",
     "StartupError": "pagewire.errors",
+    "Video": "pagewire_client.images",
     "tool": "pagewire_client.tools",
 }
 __all__ = ["__version__", *_HOMES]

@@ -73,6 +73,9 @@ class GenerateConfig(SamplingConfig):
     image: tuple[str, ...] = flag(
         (), "file of an image, for a placeholder in the prompt; may be repeated", metavar="FILE"
     )
+    audio: tuple[str, ...] = flag(
+        (), "file of a sound, for a placeholder in the prompt; may be repeated", metavar="FILE"
+    )
     n: int | None = flag(None, "number of continuations", common=True, at_least=1)
     usage: bool = flag(False, "print token counts and speed to standard error", common=True)
 

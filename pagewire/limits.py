@@ -16,10 +16,14 @@ EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Element types of Prompt.embeddings, and their bytes."""
 MAX_MEDIA = 16
 """Media of one request."""
+MAX_VIDEO_FRAMES = 256
+"""Of one medium."""
 MAX_MEDIA_PIXELS = 64 << 20
 """Pixels of all images of one request, as the headers of their files state them."""
 MAX_MEDIA_ASPECT = 200
 """The longer side of an image, in shorter ones."""
+MAX_MEDIA_SECONDS = 1200
+"""Seconds of all sounds of one request."""
 MAX_FETCHED_BYTES = 16 << 20
 """Bytes of the files that are fetched for one request."""
 MAX_MEDIA_BYTES = 64 << 20

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import transformers
 
+from tests.audio_models import FAMILIES as AUDIO_MODELS
 from tests.checkpoints import ENCODERS, FAMILIES, architecture, config_class
 from tests.transformers_models import DRIVEN, REFUSED
 from tests.vision_models import FAMILIES as VISION_MODELS
+from tests.worker.audio.test_parity import VARIANTS as OF_SOUNDS
 from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
 from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
 from tests.worker.cuda.test_encoders import VARIANTS as ENCODERS_ON_CUDA
@@ -27,6 +29,7 @@ from worker.config.decoder import DecoderConfig
 from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
+from worker.families.hearing import HEARING
 from worker.families.registry import DECODERS, read_model_config
 from worker.families.seeing import SEEING
 from worker.models.registry import FAMILIES as MODELS
@@ -44,8 +47,7 @@ is known by.
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
 CPUs and CUDA devices (except what says that it is on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
-on a CPU. Of `Gemma4ForConditionalGeneration` and `Llama4ForConditionalGeneration` the text is served, as by
-the families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have
+on a CPU. Models with gated delta nets or Mamba-2 layers have
 a prefix cache by checkpoints of their states
 ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
 
@@ -71,22 +73,33 @@ Triton's interpreter.
 IMAGES_HEAD = """
 ## Images
 
-Encoders of images beside a decoder of any family above but OPT and Gemma 4, which
-`text_config.model_type` names. An image, or a tile of one, becomes vectors in place of tokens;
-it is encoded alone, so that vectors are a function of weights and image. Towers are whole on each rank of
-`--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are refused; `--quantization`
-rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run them yet, layer by layer;
-Gemma 3, whose tokens of an image see one another, on CPUs alone.
-Those of Qwen have their own decoders alone, and positions of three axes
-([images.md](images.md#positions-of-qwens-images)). Qwen3.5's text is served alone over several stages,
-and from a checkpoint without files that say what pixels become.
+Encoders of images beside a decoder of any family above but OPT, which `text_config.model_type` names;
+those of Gemma 4, Llama 4 and Qwen have their own decoders alone. An image, or a tile of one, becomes
+vectors in place of tokens; it is encoded alone, so that vectors are a function of weights and image. Towers
+are whole on each rank of `--tensor-parallel-size`; `--pipeline-parallel-size` and adapters of towers are
+refused; `--quantization` rounds the products of towers, too. On CPUs, and on CUDA devices, which have not run
+them yet, layer by layer; Gemma 4 on CPUs alone.
+Those of Qwen have positions of three axes ([images.md](images.md#positions-of-qwens-images)). The text alone
+is served from a checkpoint without files that say what pixels become, and, of Llama 4, Qwen3.5 and Gemma 4,
+over several stages.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
-in the table) and compares pixels (bit for bit, with its backend of Pillow), vectors and logits (1e-4 of their
-range) and greedy tokens; and bits of a prompt alone, in chunks, beside others, preempted, and on several
-ranks. Text has the bits of the decoder without the encoder.
+in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 has none), vectors and
+logits (1e-4 of their range) and greedy tokens; and bits of a prompt alone, in chunks, beside others,
+preempted, and on several ranks. Text has the bits of the decoder without the encoder.
 
 | architecture | towers, by `vision_config.model_type` | shapes |
+| --- | --- | ---: |
+"""
+AUDIO_HEAD = """
+## Sounds
+
+Whisper's encoder beside a decoder of any family above but OPT and Gemma 4, which `text_config.model_type`
+names ([audio.md](audio.md)); on CPUs alone, layer by layer. `tests/worker/audio` compares vectors, logits and
+greedy tokens with `transformers` as for images, and bits of a prompt in every step;
+`tests/frontend/audio/test_log_mel.py` compares spectrograms.
+
+| architecture | encoder, by `audio_config.model_type` | shapes |
 | --- | --- | ---: |
 """
 ADAPTERS_HEAD = """
@@ -168,6 +181,8 @@ def page() -> str:
         + "".join(sorted(f"{encoder_row(name)}\n" for name in ENCODERS))
         + IMAGES_HEAD
         + "".join(sorted(f"{images_row(name)}\n" for name in SEEING))
+        + AUDIO_HEAD
+        + "".join(sorted(f"{audio_row(name)}\n" for name in HEARING))
         + ADAPTERS_HEAD
         + "".join(sorted(f"{adapters_row(name)}\n" for name in (*FAMILIES, *ENCODERS)))
         + DRIVEN_HEAD
@@ -215,6 +230,17 @@ def images_row(architecture: str) -> str:
     )
     towers = ", ".join(f"`{kind}`" for kind in SEEING[architecture].towers)
     return f"| `{architecture}` | {towers} | {shapes} |"
+
+
+def audio_row(architecture: str) -> str:
+    """Returns the row of an encoder of sounds."""
+    families = {
+        name
+        for name, made in AUDIO_MODELS.items()
+        if f"{made['class']}ForConditionalGeneration" == architecture
+    }
+    shapes = sum(family in families for family, _ in OF_SOUNDS.values())
+    return f"| `{architecture}` | `{HEARING[architecture].kind}` | {shapes} |"
 
 
 def adapters_row(family: str) -> str:

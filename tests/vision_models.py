@@ -6,11 +6,12 @@ and tokenizers read.
 
 Items of images are small: 56 x 56 pixels for LLaVA (16 vectors), tiles of 32 x 32 for Idefics3 and SmolVLM (4
 vectors), tiles of 28 x 28 for InternVL (4 vectors), 32 x 32 for Gemma 3 (4 vectors), and any multiple of 8
-for Pixtral (a vector for each 8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL (a vector for each
-16 x 16 or 8 x 8 pixels).
+for Pixtral (a vector for each 8 x 8 pixels) or of 16 for Mistral 3 and of 8 for Qwen-VL and Gemma 4 (a vector
+for each 16 x 16 or 8 x 8 pixels).
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,11 @@ _QWEN_IMAGES = (
     | {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2}
     | {"temporal_patch_size": 2, "size": {"shortest_edge": 128, "longest_edge": 2304}}
 )
+_QWEN_VIDEOS = _QWEN_IMAGES | {
+    "video_processor_type": "Qwen3VLVideoProcessor",
+    "size": {"shortest_edge": 256, "longest_edge": 6000},
+}
+del _QWEN_VIDEOS["image_processor_type"]
 _PIXTRAL_IMAGES = _PROCESSOR | _CLIP_NORM | {"image_processor_type": "PixtralImageProcessor"}
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -216,6 +222,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "image_id": "image_token_id",
         "tokens": _QWEN_TOKENS,
         "images": _QWEN_IMAGES,
+        "videos": _QWEN_VIDEOS,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
     "qwen3_vl": {
@@ -228,6 +235,52 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "image_id": "image_token_id",
         "tokens": _QWEN_TOKENS,
         "images": _QWEN_IMAGES,
+        "videos": _QWEN_VIDEOS,
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
+    "llama4": {
+        "class": "Llama4",
+        "vision": {"model_type": "llama4_vision_model", "image_size": 28, "patch_size": 7}
+        | {"intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40}
+        | {"projector_output_dim": 40},
+        "text": {"model_type": "llama4_text", "head_dim": 16, "intermediate_size_mlp": 56}
+        | {"num_local_experts": 3, "interleave_moe_layer_step": 2, "no_rope_layer_interval": 2}
+        | {"attention_chunk_size": 8, "intermediate_size": 32},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_index",
+        "tokens": {
+            "boi_token": "<|image|>",
+            "image_token": "<|patch|>",
+            "start_of_image_token": "<|image_start|>",
+            "end_of_image_token": "<|image_end|>",
+            "tile_x_separator_token": "<|tile_x_separator|>",
+            "tile_y_separator_token": "<|tile_y_separator|>",
+        },
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "Llama4ImageProcessor",
+            "image_mean": [0.5, 0.5, 0.5],
+            "image_std": [0.5, 0.5, 0.5],
+            "resample": 2,
+            "size": {"height": 28, "width": 28},
+            "max_patches": 6,
+            "resize_to_max_canvas": False,
+        },
+        "processor": {"processor_class": "Llama4Processor", "patch_size": 7, "pixel_shuffle_ratio": 0.5},
+    },
+    "qwen3_vl_moe": {
+        "class": "Qwen3VLMoe",
+        "vision": _QWEN_TOWER
+        | {"model_type": "qwen3_vl_moe_vision", "num_position_embeddings": 16}
+        | {"deepstack_visual_indexes": [1, 2]},
+        "text": {"model_type": "qwen3_vl_moe_text", "head_dim": 16, "rope_parameters": _QWEN3_ROPE}
+        | {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"tie_word_embeddings": False},
+        "fields": {"tie_word_embeddings": False},
+        "image_id": "image_token_id",
+        "tokens": _QWEN_TOKENS,
+        "images": _QWEN_IMAGES,
+        "videos": _QWEN_VIDEOS,
         "processor": {"processor_class": "Qwen3VLProcessor"},
     },
     "gemma3": {
@@ -253,6 +306,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "processor": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
     },
+    "gemma4": {
+        "class": "Gemma4",
+        "vision": {"model_type": "gemma4_vision", "patch_size": 4, "pooling_kernel_size": 2}
+        | {"head_dim": 16, "num_key_value_heads": 2, "position_embedding_size": 160}
+        | {"use_clipped_linears": True},
+        "text": {"model_type": "gemma4_text", "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 24}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}
+        | {"sliding_window": 9, "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 340},
+        "fields": {"audio_config": None},
+        "image_id": "image_token_id",
+        "tokens": {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"},
+        "images": _PROCESSOR
+        | {
+            "image_processor_type": "Gemma4ImageProcessor",
+            "do_normalize": False,
+            "image_mean": [0.0, 0.0, 0.0],
+            "image_std": [1.0, 1.0, 1.0],
+            "patch_size": 4,
+            "pooling_kernel_size": 2,
+            "max_soft_tokens": 70,
+        },
+        "processor": {"processor_class": "Gemma4Processor", "image_seq_length": 70},
+    },
 }
 """By family: the prefix of its classes in transformers, fields of its configurations, and what its files say
 of images."""
@@ -261,7 +337,7 @@ of images."""
 def placeholder(family: str) -> str:
     """Returns the token that templates have once per image."""
     tokens: dict[str, str] = FAMILIES[family]["tokens"]
-    return tokens.get("boi_token") or vector_token(family)
+    return vector_token(family) if family == "gemma4" else tokens.get("boi_token") or vector_token(family)
 
 
 def vector_token(family: str) -> str:
@@ -296,10 +372,21 @@ def make_vision_model(
             _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
         ),
         **{made["image_id"]: tokenizer.token_to_id(vector_token(family))},
+        **{
+            f"{name}_id": tokenizer.token_to_id(text)
+            for name, text in tokens.items()
+            if name == "video_token"
+        },
         **made["fields"] | fields,
     )
     torch.manual_seed(seed)
     model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
+    for name, bound in model.named_buffers():
+        if name.endswith(("_min", "_max")):  # of what is clipped: some values are, of one product in two
+            is_far = "q_proj" in name or "up_proj" in name
+            bound.fill_(math.copysign(math.inf if is_far else 1.5, bound))
+        elif "vision_tower.std_" in name:
+            torch.nn.init.normal_(bound, mean=float(name.endswith("scale")), std=0.1)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or not parameter.any():  # those that transformers makes 0 and 1
             torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)
@@ -313,9 +400,11 @@ def make_vision_model(
     named = {"processor_class": made["processor"]["processor_class"]}
     _write(folder / "preprocessor_config.json", made["images"] | named | dict(images or {}))
     _write(folder / "processor_config.json", made["processor"] | dict(processor or {}))
-    (folder / "chat_template.jinja").write_text(
-        _TEMPLATE.replace("PLACEHOLDER", _written(tokens, placeholder(family)))
-    )
+    if "videos" in made:
+        _write(folder / "video_preprocessor_config.json", made["videos"])
+    template = _TEMPLATE.replace("PLACEHOLDER", _written(tokens, placeholder(family)))
+    template = template.replace("VIDEO", _written(tokens, tokens.get("video_token", "")))
+    (folder / "chat_template.jinja").write_text(template)
     return folder
 
 
@@ -333,6 +422,8 @@ _TEMPLATE = """\
 {%- for part in message['content'] -%}
 {%- if part['type'] == 'image' -%}
 PLACEHOLDER
+{%- elif part['type'] == 'video' -%}
+VIDEO
 {%- else -%}
 {{ part['text'] }}
 {%- endif -%}

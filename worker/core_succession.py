@@ -16,7 +16,8 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.cache_contents import CacheContents
 from worker.channel import Channel, EngineGone
-from worker.loop import StepRunner, execute_steps
+from worker.cpu.rank_runner import RankRunner
+from worker.loop import Commands, StepRunner, execute_steps
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,18 @@ def serve_cores(
     cached, is_adopted = CacheContents(loaded.initialize.cache_secret), True
     while is_adopted:
         try:
-            execute_steps(channel, loaded.runner, cached)
+            execute_steps(_commands(channel, loaded.runner), loaded.runner, cached)
             return
         except EngineGone:
             if not outlives_core:
                 raise
         loaded.runner.abandon()
         is_adopted = _await_core(channel, hello, loaded, cached)
+
+
+def _commands(channel: Channel, runner: StepRunner) -> Commands:
+    """Returns the commands of one core. Those of a rank are announced to the others."""
+    return runner.announcing(channel) if isinstance(runner, RankRunner) else channel
 
 
 def _await_core(

@@ -93,6 +93,9 @@ class FaultyRunner:
         self._faults.strike(plan)
         self._runner.launch(plan, is_interrupted)
 
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        return self._runner.awaits(plan)
+
     def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         return self._runner.load_adapter(order)
 

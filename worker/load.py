@@ -1,6 +1,8 @@
 """From `Initialize` to `Ready`: the same order on every device. Needs no torch."""
 
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.config.audio import AudioConfig
+from worker.config.hf_config import ModelConfig
 from worker.executor.executor import B, StepExecutor
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.kv_transfer.transfer import open_transfer
@@ -49,6 +51,14 @@ def check(initialize: worker_pb2.Initialize, platform: Platform[B], report: Repo
     return LoadPlan(initialize, config, max_model_len, speculation, report)
 
 
+def _media_kinds(config: ModelConfig) -> list[engine_pb2.MediaKind]:
+    """Returns the kinds of media that a model has an encoder for."""
+    if config.vision is None:
+        return []
+    is_audio = isinstance(config.vision, AudioConfig)
+    return [engine_pb2.MEDIA_KIND_AUDIO if is_audio else engine_pb2.MEDIA_KIND_IMAGE]
+
+
 def make_ready(
     model: LoadedModel[B], executor: StepExecutor[B], device: str, prefill_us_per_token: float
 ) -> worker_pb2.Ready:
@@ -76,9 +86,10 @@ def make_ready(
             grammar_engine=executor.backend.grammars.engine,
             whole_prompts=config.bidirectional,
             whole_media=any(config.whole_images),
-            media_kinds=[] if config.vision is None else [engine_pb2.MEDIA_KIND_IMAGE],
+            media_kinds=_media_kinds(config),
         ),
         max_item_vectors=0 if config.vision is None else config.vision.max_vectors,
+        tokens_per_vector=model.tokens_per_vector,
         eos_origins=config.eos_origins,
         num_blocks=executor.rows.cache_blocks,
         kv_cache_bytes=model.cache_bytes(executor),

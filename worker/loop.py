@@ -61,6 +61,9 @@ class StepRunner(Protocol):
     def transfer(self) -> BlockTransfer | None:
         """What reads blocks of other workers; None: nothing does, and no ReadBlocks comes."""
 
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        """Returns whether the oldest launched step must be finished before this plan is launched."""
+
     def abandon(self) -> None:
         """Finishes all launched steps, whose results nothing wants any more, then removes all rows."""
 
@@ -110,6 +113,8 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
         if kind == "shutdown":
             return
         if kind == "step_plan":
+            while runner.awaits(command.step_plan):
+                commands.send(worker_pb2.WorkerMessage(step_result=runner.finish()))
             runner.launch(command.step_plan, commands.has_command)  # which may drop the plan: EngineGone
             if command.step_plan.HasField("kept_changes"):
                 cached.apply(command.step_plan.kept_changes)

@@ -38,6 +38,18 @@ class ParallelGroup(ABC):
     def gather(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         """Returns the tensors of all ranks in the order of ranks, on every rank. They are copies."""
 
+    def send(self, x: torch.Tensor) -> None:
+        """Copies a tensor from rank 0 of two to the other one, which receives it."""
+        self.gather(x)
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Returns the tensor that rank 0 of two sends, which has this shape."""
+        return self.gather(torch.empty(shape, dtype=dtype))[0]
+
+    def has_arrived(self) -> bool:
+        """Returns whether receive() would not wait, where that is known."""
+        return True
+
     def split(self, length: int) -> int:
         """Returns the length of this rank's part of a dimension that is split evenly."""
         assert length % self.size == 0, (length, self.size)

@@ -30,6 +30,7 @@ E4M3 = 89
 """The least capability that converts from and to float8 e4m3."""
 RARE = re.compile(
     r"blocks of (32|64|128|256)|all options|^decode (?!bf16 32/8 x 128$)|(sinks|cap|slopes)$(?<!window, cap)"
+    r"|x 256, last_seen$"
     r"|^prod.*(output|gate and up|(32|128) tokens)|14/2 x 64, e|71/1 x 64, e4m3|x (80|96), everything"
     r"|32/32 x (80|96)(?!, everything)|fp32 (14/2|16/8|71/1)|fp(16|32) .*e4m3"
     r"|^low-bit.*(qkv|g32| 64 tokens|experts.* 512|int8 experts|(128|m3) experts of g|m1 experts of Q)"

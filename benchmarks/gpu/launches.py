@@ -95,6 +95,8 @@ OPTIONS: list[tuple[Heads, tuple[str, ...]]] = [
     (LLAMA_8B, ("slopes",)),
     (GEMMA, ("cap",)),
     (GEMMA, ("window", "cap")),
+    (GEMMA, ("last_seen",)),
+    (GEMMA, ("window", "last_seen")),
     (BGE_M3, ("bidirectional",)),
     (BGE_M3, ("bidirectional", "window")),
 ]
@@ -125,6 +127,7 @@ def attention(
         slopes=per_head if "slopes" in options else None,
         scales=KVScales(per_kv, per_kv) if "e4m3" in options else None,
         bidirectional="bidirectional" in options,
+        last_seen=empty(tokens, dtype=torch.int64) if "last_seen" in options else None,
     )
 
 

@@ -2,10 +2,12 @@
 
     python -m benchmarks.steps.encoder MODEL --threads 2 --dtype float32 --rounds 7
     python -m benchmarks.steps.encoder --make FOLDER       # the shape of SmolVLM-256M, with random weights
+    python -m benchmarks.steps.encoder MODEL --step        # what a step encodes, beside one of text
 
 MODEL is a folder with an encoder of images of one size. Each round encodes --images random images, one after
 the other, here and there. A line has the median of both rates, and the median of the ratios of each round
-with the least and the greatest. Vectors of both are compared.
+with the least and the greatest. Vectors of both are compared. With --step, a line has the processor time of
+the images that a step of 2048 tokens encodes, over that of such a step of text: eight prompts of 256 tokens.
 """
 
 import statistics
@@ -18,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.steps.cpu_worker import load_model, model_options
+from benchmarks.steps.cpu_worker import BLOCK_SIZE, load_model, model_options, random_rows
+from benchmarks.steps.plans import plan, removal
 
 Encode = Callable[[Any], Any]
 """[height, width, 3] uint8 -> [n, E], tensors."""
 
+STEP_TOKENS, STEP_ROWS = 2048, 8
 SMOLVLM_256M: dict[str, dict[str, Any]] = {
     "vision": {
         "hidden_size": 768,
@@ -43,15 +47,26 @@ SMOLVLM_256M: dict[str, dict[str, Any]] = {
         "initializer_range": 0.02,
     },
 }
+SMALL: dict[str, dict[str, Any]] = {
+    "vision": SMOLVLM_256M["vision"]
+    | {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    | {"image_size": 256},
+    "text": SMOLVLM_256M["text"]
+    | {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 3}
+    | {"num_key_value_heads": 1},
+}
+"""As SmolVLM-256M, of a fiftieth of the work."""
 
 
-def make(folder: Path) -> None:
-    """Writes a model of the shape of SmolVLM-256M: tiles of 512 x 512 pixels, 64 vectors each."""
+def make(folder: Path, sizes: dict[str, dict[str, Any]] = SMOLVLM_256M) -> None:
+    """Writes a model of the shape of SmolVLM-256M: tiles of 512 x 512 pixels, 64 vectors each. sizes: or of
+    others, with a vector for 16 patches, too."""
     from tests.vision_models import make_vision_model
 
-    images = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
-    processor = {"image_seq_len": 64}
-    make_vision_model(folder, "smolvlm", images=images, processor=processor, **SMOLVLM_256M, scale_factor=4)
+    side = sizes["vision"]["image_size"]
+    images = {"size": {"longest_edge": 4 * side}, "max_image_size": {"longest_edge": side}}
+    processor = {"image_seq_len": (side // sizes["vision"]["patch_size"]) ** 2 // 16}
+    make_vision_model(folder, "smolvlm", images=images, processor=processor, **sizes, scale_factor=4)
 
 
 def image_of(side: int, number: int) -> Any:
@@ -101,11 +116,47 @@ def answer(folder: str, dtype: str, threads: int, side: int, count: int) -> None
         print(rate_of(encode, images), flush=True)
 
 
+def compare_steps(options: Any) -> None:
+    """Prints what a step encodes by default, beside a step of text, in seconds of processor time."""
+    import torch
+
+    runner, ready = load_model(options, STEP_ROWS, 2 * STEP_TOKENS // BLOCK_SIZE, STEP_TOKENS)
+    vision, count = runner.backend.model.vision, STEP_TOKENS // STEP_ROWS
+    assert vision is not None
+    side = vision.config.tower.image_size
+    vectors = vision.config.num_vectors(side, side)
+    images = [image_of(side, number) for number in range(max(1, vectors_of_step(ready) // vectors))]
+    rows = random_rows(ready.model.vocab_size, STEP_ROWS, count, count + 1)
+    encoding, text = list[float](), list[float]()
+    for _ in range(options.rounds + 1):  # the first one is not counted
+        began = time.process_time()
+        with torch.inference_mode():
+            for image in images:
+                vision.forward(image)
+        encoding.append(time.process_time() - began)
+        began = time.process_time()
+        runner.execute(plan(range(STEP_ROWS), 0, count, rows))
+        text.append(time.process_time() - began)
+        runner.execute(removal(range(STEP_ROWS)))
+    ratios = [one / other for one, other in zip(encoding[1:], text[1:], strict=True)]
+    print(
+        f"{len(images)} images of {vectors} vectors: {statistics.median(encoding[1:]):.3f} s; "
+        f"a step of {STEP_TOKENS} tokens: {statistics.median(text[1:]):.3f} s; "
+        f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+    )
+
+
+def vectors_of_step(ready: Any) -> int:
+    """Returns how many vectors a step encodes by default (--max-num-encoder-tokens)."""
+    return max(1, STEP_TOKENS // max(1, ready.tokens_per_vector))
+
+
 def main() -> None:
     parser = model_options(__doc__)
     parser.add_argument("--make", type=Path, metavar="FOLDER")
     parser.add_argument("--images", type=int, default=3, help="of a round")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--step", action="store_true", help="compare steps")
     parser.add_argument("--peer", type=int, metavar="SIDE", help="(for the process of the peer)")
     options = parser.parse_args()
     if options.make is not None:
@@ -116,6 +167,9 @@ def main() -> None:
         answer(options.model, dtype, threads, options.peer, options.images)
         return
     options.dtype, options.threads = dtype, threads
+    if options.step:
+        compare_steps(options)
+        return
     runner, _ = load_model(options, 1, 8, 64)
     vision = runner.backend.model.vision
     if vision is None or vision.config.tower.any_size:

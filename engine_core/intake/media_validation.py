@@ -13,7 +13,8 @@ from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, AddRequest
 from pagewire.media import DIGEST_SIZE
 
 PATH = "prompt.media"
-_CHANNELS = 3
+_CHANNELS, _DIMENSIONS = 3, 3
+_FLOAT_BYTES = 4
 
 
 def read_media(message: AddRequest, prompt_len: int, limits: Limits) -> tuple[MediaItem, ...]:
@@ -52,8 +53,11 @@ def _item(given: engine_pb2.MediaItem, prompt_len: int, limits: Limits) -> Media
     if len(given.digest) != DIGEST_SIZE:
         raise Refused(PATH, "are not resolved")
     shape, data = tuple(given.shape), given.data
-    is_image = len(shape) == _CHANNELS and shape[-1] == _CHANNELS
-    if (given.kind == MEDIA_KIND_IMAGE and not is_image) or not data or prod(shape) != len(data):
+    is_image = given.kind == MEDIA_KIND_IMAGE
+    fits = len(shape) == 2
+    if is_image:
+        fits = len(shape) in (_DIMENSIONS, _DIMENSIONS + 1) and shape[-1] == _CHANNELS
+    if not fits or not data or prod(shape) * (1 if is_image else _FLOAT_BYTES) != len(data):
         raise Refused(PATH, f"have the shape {shape} with {len(data)} bytes")
     positions = read_positions(PATH, given.positions, prompt_len)
     if len(positions) > limits.max_item_vectors:

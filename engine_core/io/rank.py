@@ -4,12 +4,14 @@ A rank that owes a result, or has to load, and makes no progress, hangs:
 
     limit    = max(patience, 20 * expected)
     expected = the longest of the last small steps + tokens of the plan * seconds per token of the large ones
+             + bytes of media that it encodes * seconds per byte of those that were encoded
 
 A rank that exceeds its limit hangs if it does not compute: it is stopped, or waits for something that never
 comes. A rank that does compute may have been given more than was ever measured, such as a first long prompt
-on a slow machine, or may compile something: it gets five times the limit. How long an encoder takes for an
-item of media is not known: a step that encodes may take as long as the rank computes, and says nothing about
-others.
+on a slow machine, or may compile something: it gets five times the limit. How long an encoder takes is not
+known before it has encoded something: such a step may take as long as the rank computes. Attention grows with
+the square of an image, so the seconds per byte of one that is n times as large as those that were measured
+count n times.
 """
 
 from collections import deque
@@ -46,11 +48,12 @@ class HangDetector:
         """patience: the smallest limit; 0 turns the detector off."""
         self._patience = patience
         self._loading: Liveness | None = Liveness()
-        self._in_flight: deque[tuple[int, bool]] = (
-            deque()
-        )  # tokens of plans, and whether they encode; oldest first
+        self._in_flight = deque[tuple[int, int, int]]()
+        """Of plans, oldest first: tokens, bytes of media to encode, and those of the largest item."""
         self._small_step = 0.0
         self._per_token = self._least_per_token = 0.0
+        self._per_byte = 0.0
+        self._largest_encoded = 0  # bytes of an item
         self._taken = self._quiet = self._stopped = 0.0
         self._vitals: Vitals | None = None
 
@@ -69,18 +72,22 @@ class HangDetector:
     def kept(self) -> None:
         """Records that the rank has loaded for an earlier core, and owes this one an answer."""
         self._loading = None
-        self._in_flight.append((0, False))
+        self._in_flight.append((0, 0, 0))
 
-    def sent(self, num_tokens: int, *, encodes: bool = False) -> None:
-        """Records a plan that was sent, behind those in flight. encodes: it has items of media to encode."""
-        self._in_flight.append((num_tokens, encodes))
+    def sent(self, num_tokens: int, media: Sequence[int] = ()) -> None:
+        """Records a plan that was sent, behind those in flight. media: bytes of each item to encode."""
+        self._in_flight.append((num_tokens, sum(media), max(media, default=0)))
 
-    def ended(self, seconds: float) -> None:
-        """Records the result of the oldest plan, which took so many seconds."""
-        num_tokens, encodes = self._in_flight.popleft()
-        if num_tokens >= _MANY_TOKENS and not encodes:
+    def ended(self, seconds: float, encoding: float = 0.0) -> None:
+        """Records the result of the oldest plan, which took so many seconds. encoding: those for media."""
+        num_tokens, media, largest = self._in_flight.popleft()
+        if media:
+            self._per_byte = max(encoding / media, _KEPT * self._per_byte)
+            self._largest_encoded = max(largest, self._largest_encoded)
+        seconds -= encoding
+        if num_tokens >= _MANY_TOKENS:
             self._per_token = max(seconds / num_tokens, _KEPT * self._per_token)
-        elif not encodes:
+        else:
             self._small_step = max(seconds, _KEPT * self._small_step)
         self._taken = self._quiet = 0.0
 
@@ -102,8 +109,10 @@ class HangDetector:
     @property
     def limit(self) -> float:
         """Seconds that the oldest plan in flight may take."""
-        per_token = max(self._per_token, self._least_per_token)
-        return max(self._patience, _SLOWNESS * (self._small_step + self._in_flight[0][0] * per_token))
+        num_tokens, media, largest = self._in_flight[0]
+        expected = self._small_step + num_tokens * max(self._per_token, self._least_per_token)
+        expected += media * self._per_byte * max(1.0, largest / max(1, self._largest_encoded))
+        return max(self._patience, _SLOWNESS * expected)
 
     def look(self, awake_s: float, vitals: Vitals | None) -> str:
         """Returns why the rank counts as hung; "" if it does not.
@@ -133,8 +142,8 @@ class HangDetector:
         self._taken += awake_s
         self._quiet = 0.0 if computes else self._quiet + awake_s
         limit = self.limit if self._quiet >= _QUIET_S else _COMPUTING * self.limit
-        _, encodes = self._in_flight[0]
-        if (self._quiet if encodes else self._taken) < limit:
+        is_unknown = self._in_flight[0][1] > 0 and not self._per_byte
+        if (self._quiet if is_unknown else self._taken) < limit:
             return ""
         return f"a step has taken {self._taken:.1f} s, and it should have been over long ago"
 

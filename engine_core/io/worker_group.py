@@ -173,12 +173,13 @@ class WorkerGroup:
     def submit(self, plan: Plan) -> None:
         """Sends a plan to all ranks. Raises WorkerDied."""
         message, num_tokens = encode_plan(plan), sum(plan.counts)
+        media = [len(item.data) for item in plan.encode]
         if self._kept_changes:
             message.kept_changes.CopyFrom(self._kept_changes.take())
         frame = pack(WorkerCommand(step_plan=message))
         for rank in self._ranks:
             self._socket.send(rank, frame)
-            rank.hang_detector.sent(num_tokens, encodes=bool(plan.encode))
+            rank.hang_detector.sent(num_tokens, media)
         self._submitted.append(plan)
 
     def track_cache(self) -> KeptChanges:
@@ -249,7 +250,8 @@ class WorkerGroup:
         messages = []
         for rank in self._ranks:
             messages.append(self._socket.wait(rank))
-            rank.hang_detector.ended(messages[-1].step_result.duration_us / 1e6)
+            took = messages[-1].step_result
+            rank.hang_detector.ended(took.duration_us / 1e6, took.encode_us / 1e6)
         first, plan = messages[0].step_result, self._submitted.popleft()
         for rank, message in zip(self._ranks, messages, strict=True):
             try:
@@ -363,6 +365,7 @@ def combine_ready(ranks: Sequence[Ready]) -> Ready:
     combined.prefill_us_per_token = max(ready.prefill_us_per_token for ready in ranks)
     combined.swap_us_per_block = max(ready.swap_us_per_block for ready in ranks)
     combined.kv_cache_bytes = sum(ready.kv_cache_bytes for ready in ranks)
+    combined.stages = min(ready.stages for ready in ranks)
     combined.num_threads = sum(ready.num_threads for ready in ranks)
     if any(ready.kept_cache != combined.kept_cache for ready in ranks):
         combined.kept_cache.CopyFrom(KeptCache(secret=combined.kept_cache.secret))

@@ -1,12 +1,12 @@
 """The crash journal: what an engine leaves to the next one when it dies, also by SIGKILL.
 
 A journal is memory, in production that of a file, one for each address that a core listens on. It holds the
-last two steps, the most that can be in flight, and the suspects that the engine began with. Changes are made
+last K steps, the most that can be in flight, and the suspects that the engine began with. Changes are made
 in place: the file's pages belong to the kernel, which outlives the process. (It need not outlive the kernel:
 nothing is synced.)
 
-    header    magic, number of the last death, rows N, suspects S
-    steps     [2] of step k in slot k mod 2: step, rows R of it; then columns:
+    header    magic, number of the last death, rows N, suspects S, steps K
+    steps     [K] of step k in slot k mod K: step, rows R of it; then columns:
               keys [N] of the request that holds each row, 0: none; rows, starts, counts [R], padded to N:
               the step computes the tokens starts to starts + counts - 1 of the sequence in a row
     suspects  [S] key, death, first, end, group, strikes
@@ -30,21 +30,22 @@ from pagewire.ipc.columns import pack_u32
 
 log = logging.getLogger(__name__)
 
-_MAGIC = b"pwnotes2"
-_HEADER = struct.Struct("<8sQII")
+_MAGIC = b"pwnotes3"
+_HEADER = struct.Struct("<8sQIII")
 _STEP = struct.Struct("<QQ")
 _KEY = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 _SUSPECT = struct.Struct("<QQIIII")
 _NONE = 0
 _MAX_U32 = (1 << 32) - 1
-_NUM_STEPS = 2
+NUM_STEPS = 2
+"""Of a core that runs one step ahead."""
 _MOST_BYTES = 64 << 20
 """A larger file is not a journal: one of 100,000 rows has 18 MB."""
 
 
 class _StepSlot:
-    """Where the journal keeps every second step."""
+    """Where the journal keeps a step, and those that take its place."""
 
     def __init__(self, at: int, num_rows: int) -> None:
         self.at = at
@@ -67,10 +68,10 @@ class CrashJournal:
     def __init__(self, memory: bytearray | mmap) -> None:
         """memory: writable; of next_journal()."""
         self._memory = memoryview(memory)
-        _, self.num_deaths, self.num_rows, num_suspects = _HEADER.unpack_from(self._memory)
+        _, self.num_deaths, self.num_rows, num_suspects, num_steps = _HEADER.unpack_from(self._memory)
         size = _StepSlot.size(self.num_rows)
-        self._steps = [_StepSlot(_HEADER.size + i * size, self.num_rows) for i in range(_NUM_STEPS)]
-        self._suspects_at: int = _HEADER.size + _NUM_STEPS * size
+        self._steps = [_StepSlot(_HEADER.size + i * size, self.num_rows) for i in range(num_steps)]
+        self._suspects_at: int = _HEADER.size + num_steps * size
         self._keys = [_NONE] * self.num_rows
         self._slots: dict[int, int] = {}  # of suspects, by key
         self.suspects: dict[int, Suspect] = {}
@@ -91,8 +92,8 @@ class CrashJournal:
             slot.changed.add(row)
 
     def write_step(self, plan: Plan) -> None:
-        """Writes a plan that is about to be submitted, in place of the one two steps before."""
-        slot, memory = self._steps[plan.step % _NUM_STEPS], self._memory
+        """Writes a plan that is about to be submitted, in place of the oldest one."""
+        slot, memory = self._steps[plan.step % len(self._steps)], self._memory
         _STEP.pack_into(memory, slot.at, _NONE, 0)  # invalid until it is complete
         for row in slot.changed:
             _KEY.pack_into(memory, slot.keys + row * _KEY.size, self._keys[row])
@@ -148,8 +149,11 @@ class CrashJournal:
         )
 
 
-def next_journal(past: bytes, num_rows: int, *, killed: bool = False) -> bytearray:
-    """Returns the journal of the next engine, which runs up to `num_rows` sequences at once.
+def next_journal(
+    past: bytes, num_rows: int, *, killed: bool = False, num_steps: int = NUM_STEPS
+) -> bytearray:
+    """Returns the journal of the next engine, which runs up to `num_rows` sequences at once, with up to
+    `num_steps` steps in flight.
 
     past: the journal of the last engine, or any other bytes. If that engine died in a step, the requests of
     the step are among the suspects. killed: it, or its worker, was killed by SIGKILL.
@@ -161,14 +165,16 @@ def next_journal(past: bytes, num_rows: int, *, killed: bool = False) -> bytearr
         if present := _merge(_spans(past)):
             num_deaths += 1
             suspects = judge(present, suspects, num_deaths, killed=killed)
-    return new_journal(num_deaths, suspects, num_rows)
+    return new_journal(num_deaths, suspects, num_rows, num_steps)
 
 
-def new_journal(num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int) -> bytearray:
+def new_journal(
+    num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int, num_steps: int = NUM_STEPS
+) -> bytearray:
     """Returns a journal without steps. Of too many suspects it has the latest."""
     num_suspects = max(4 * num_rows, 64)
-    memory = bytearray(_size(num_rows, num_suspects))
-    _HEADER.pack_into(memory, 0, _MAGIC, num_deaths, num_rows, num_suspects)
+    memory = bytearray(_size(num_rows, num_suspects, num_steps))
+    _HEADER.pack_into(memory, 0, _MAGIC, num_deaths, num_rows, num_suspects, num_steps)
     journal = CrashJournal(memory)
     latest = sorted(suspects.items(), key=lambda pair: -pair[1].death)[:num_suspects]
     for slot, (key, suspect) in enumerate(latest):
@@ -176,26 +182,26 @@ def new_journal(num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int)
     return memory
 
 
-def _size(num_rows: int, num_suspects: int) -> int:
-    return _HEADER.size + _NUM_STEPS * _StepSlot.size(num_rows) + num_suspects * _SUSPECT.size
+def _size(num_rows: int, num_suspects: int, num_steps: int) -> int:
+    return _HEADER.size + num_steps * _StepSlot.size(num_rows) + num_suspects * _SUSPECT.size
 
 
 def _is_journal(past: bytes) -> bool:
     if len(past) < _HEADER.size:
         return False
-    magic, num_deaths, num_rows, num_suspects = _HEADER.unpack_from(past)
-    return bool(magic == _MAGIC and num_deaths <= _MAX_U32) and len(past) == _size(num_rows, num_suspects)
+    magic, num_deaths, *sizes = _HEADER.unpack_from(past)
+    return bool(magic == _MAGIC and num_deaths <= _MAX_U32 and sizes[2]) and len(past) == _size(*sizes)
 
 
 def _spans(past: bytes) -> Iterator[tuple[int, Span]]:
     """Yields key and tokens of each row in the steps that may have been in flight."""
-    num_rows: int = _HEADER.unpack_from(past)[2]
+    _, _, num_rows, _, num_steps = _HEADER.unpack_from(past)
     size = _StepSlot.size(num_rows)
-    slots = [_StepSlot(_HEADER.size + i * size, num_rows) for i in range(_NUM_STEPS)]
+    slots = [_StepSlot(_HEADER.size + i * size, num_rows) for i in range(num_steps)]
     last = max(_STEP.unpack_from(past, slot.at)[0] for slot in slots)
     for slot in slots:
         step, count = _STEP.unpack_from(past, slot.at)
-        if step == _NONE or step + _NUM_STEPS <= last or count > num_rows:
+        if step == _NONE or step + num_steps <= last or count > num_rows:
             continue
         for entry in range(count):
             row, start, length = (
@@ -224,17 +230,19 @@ def journal_path(listen: str) -> Path:
     return transport.default_folder() / f"{digest}.notes"
 
 
-def open_journal(path: Path, num_rows: int, *, killed: bool = False) -> CrashJournal:
+def open_journal(
+    path: Path, num_rows: int, *, killed: bool = False, num_steps: int = NUM_STEPS
+) -> CrashJournal:
     """Returns the journal of this life; its file (mode 0600) atomically replaces that of the last engine.
 
     Call it once this process holds the address. If the file cannot be written, the journal is lost with the
-    process. killed: the last engine, or its worker, was killed by SIGKILL.
+    process. killed: the last engine, or its worker, was killed by SIGKILL. num_steps: see next_journal().
     """
     past = b""
     with contextlib.suppress(OSError):
         if path.stat().st_size <= _MOST_BYTES:
             past = path.read_bytes()
-    memory = next_journal(past, num_rows, killed=killed)
+    memory = next_journal(past, num_rows, killed=killed, num_steps=num_steps)
     try:
         return CrashJournal(_map(path, memory))
     except OSError as error:

@@ -20,7 +20,7 @@ Columns = dict[str, list[int]]
 FIELDS = {
     field.name: field.number
     for field in StepPlan.DESCRIPTOR.fields
-    if field.name not in ("step", "append_token_ids", "kept_changes")
+    if field.name not in ("step", "append_token_ids", "kept_changes", "micro_batch")
 }
 _LISTS = [name for name in FIELDS if name not in ("new_rows", "forks")]
 _BATCH = ("rows", "starts", "counts", "sample_rows", "sample_sources")

@@ -76,6 +76,7 @@ class Scheduler:
         encoder_cache_tokens: int = 0,
         max_num_encoder_tokens: int = 0,
         whole_media: bool = False,
+        stages: int = 1,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
@@ -83,7 +84,7 @@ class Scheduler:
         adapter_turn: see AdapterSlots. whole_prompts: see StepPlanner; needs prefix_cache = False and
         num_host_blocks = 0. encoder_cache_tokens, max_num_encoder_tokens: see EncoderCache; 0:
         max_num_batched_tokens. whole_media: see EncoderCache; no item has more tokens than a step has beside
-        one of each other row."""
+        one of each other row. stages: see MicroBatches."""
         assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
@@ -122,6 +123,7 @@ class Scheduler:
             adapter_turn=adapter_turn,
             whole_prompts=whole_prompts,
             encoder=self.encoder,
+            stages=stages,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput
@@ -152,6 +154,12 @@ class Scheduler:
             return IDLE_SLEEP_S
         may_begin = not self.quarantine.waits if self.waiting else not self.states.preparing
         return 0.0 if may_begin else IDLE_SLEEP_S
+
+    @property
+    def most_ahead(self) -> int:
+        """Plans in flight behind which one more is worth making: as many as the worker can compute at the
+        same time."""
+        return self.planner.micro_batches.width
 
     @property
     def num_running_requests(self) -> int:
@@ -242,6 +250,7 @@ class Scheduler:
         if plan.rows:
             self.step += 1
             plan.step = self.step
+            self.planner.micro_batches.mark(plan)
             self.waiting.step()
             self.throughput.step(plan, now, batch.budget)
             self.fragmentation.step(self.step, self.states.holders())

@@ -115,6 +115,7 @@ class Plan:
     save_checkpoints: list[int] = field(default_factory=list)  # [V]
     encode: list[MediaItem] = field(default_factory=list)
     forgotten_media: list[bytes] = field(default_factory=list)  # digests
+    micro_batch: bool = False  # the next plan may begin before its tokens are known
 
     _packed_starts: bytes = field(default=b"", init=False, repr=False, compare=False)
 
@@ -163,7 +164,7 @@ _COLUMNS = tuple(
 
 def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
     """Encodes a plan. Most columns are empty in most steps, and cost nothing then."""
-    message = worker_pb2.StepPlan(step=plan.step, starts=plan.packed_starts())
+    message = worker_pb2.StepPlan(step=plan.step, starts=plan.packed_starts(), micro_batch=plan.micro_batch)
     for name in _COLUMNS:
         if numbers := getattr(plan, name):
             setattr(message, name, pack_u32(numbers))

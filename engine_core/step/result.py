@@ -38,6 +38,7 @@ class Result(NamedTuple):
     prepare_us: int = 0
     forward_us: int = 0
     sample_us: int = 0
+    encode_us: int = 0
     started_ns: int = 0  # on the machine's monotonic clock
     logprobs: engine_pb2.LogprobColumns | None = None
     prompt_logprobs: Sequence[worker_pb2.RowPromptLogprobs] = ()
@@ -96,6 +97,7 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         prepare_us=message.prepare_us,
         forward_us=message.forward_us,
         sample_us=message.sample_us,
+        encode_us=message.encode_us,
         started_ns=message.started_ns,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 NO_PILLOW = "Pillow is not installed, which pip install 'pagewire[images]' brings"
 PREPROCESSOR, PROCESSOR, TYPE = "preprocessor_config.json", "processor_config.json", "image_processor_type"
+VIDEOS = "video_preprocessor_config.json"
 _FAST = "Fast"
 """Ends the names of image processors that compute with torch."""
 
@@ -63,5 +64,8 @@ def _files(path: Path, config: Settings) -> ImageFiles:
         raise NotServed(f"there is no {PREPROCESSOR}")
     name = images.text(TYPE).removesuffix(_FAST)
     images = Settings(images.name, {**images.values, TYPE: name})
+    videos = processor.part("video_processor")
+    if not videos.values:
+        videos = Settings(VIDEOS, read_json(path / VIDEOS))
     tokens = Settings("tokenizer_config.json", tokenizer_config(path)).part("extra_special_tokens")
-    return ImageFiles(config, processor, images, tokens)
+    return ImageFiles(config, processor, images, videos, tokens)

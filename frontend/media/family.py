@@ -1,8 +1,8 @@
 """What a family of models makes of an image, and how the fields of a checkpoint that say so are read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -14,6 +14,7 @@ _LARGEST = 1 << 16
 _ENCODERS = {
     "gemma3": "siglip_vision_model",
     "internvl": "internvl_vision",
+    "llama4": "llama4_vision_model",
     "llava": "clip_vision_model",
     "mistral3": "pixtral",
 }
@@ -22,6 +23,7 @@ _SIDES = {
     "clip_vision_model": 224,
     "idefics3_vision": 224,
     "internvl_vision": 448,
+    "llama4_vision_model": 448,
     "pixtral": 1024,
     "siglip_vision_model": 224,
     "smolvlm_vision": 224,
@@ -50,13 +52,16 @@ class Vectors:
 class Cut:
     """What stands for one image.
 
-    items:  what the encoder takes, each at once: the image or tiles of it, RGB.
+    items:  what the encoder takes, each at once: the image or tiles of it, RGB; of a video some frames of one
+            size.
     pieces: what a prompt has in place of the image's placeholder: texts, and positions of vectors. Line
             breaks at their ends and those of the text beside them are tokenized together.
+    around: tokens around the placeholder that these stand for, too.
     """
 
-    items: Sequence["Image.Image"]
+    items: Sequence["Image.Image | Sequence[Image.Image]"]
     pieces: Sequence[str | Vectors]
+    around: tuple[str, str] | None = None
 
 
 class ImageFamily(Protocol):
@@ -71,6 +76,20 @@ class ImageFamily(Protocol):
 
     def cut(self, image: "Image.Image") -> Cut:
         """Resizes and cuts an RGB image. Equal sizes have equal pieces."""
+
+
+@runtime_checkable
+class VideoFamily(ImageFamily, Protocol):
+    """One that has a processor of videos, too."""
+
+    no_videos: str
+    """Why there are none; empty: there are."""
+    video_placeholder: str
+    """The token that a prompt has once for each video."""
+
+    def cut_video(self, frames: "Iterable[Image.Image]", seconds: Sequence[float]) -> Cut:
+        """Resizes the RGB frames of a video, two or more. seconds: when each is seen. Raises
+        frontend.media.decode.ImageProblem."""
 
 
 class Settings:
@@ -134,12 +153,14 @@ class ImageFiles:
     config:    config.json.
     processor: processor_config.json.
     images:    of the image processor.
+    videos:    of the processor of videos; empty: there is none.
     tokens:    names of special tokens of the tokenizer -> their texts.
     """
 
     config: Settings
     processor: Settings
     images: Settings
+    videos: Settings
     tokens: Settings
 
     @property

@@ -12,6 +12,8 @@ MEDIA_FIELDS = IN_PROMPT, IN_CHAT = ".media", ".chat.messages"
 """Ends of the paths of what has media."""
 URI_FIELD = ".uri"
 """End of the path of a medium's URI."""
+DIGEST_FIELD = ".sha256"
+"""End of the path of a medium's digest."""
 _BASE64 = ";base64"
 
 
@@ -27,7 +29,9 @@ def data_of(uri: str) -> bytes | None:
 
 
 def file_of(media: prompt_pb2.Media) -> bytes:
-    """Returns the bytes of a validated medium."""
+    """Returns the bytes of a validated medium, which are of no file where it is a video."""
+    if media.HasField("frames"):
+        return media.frames.SerializeToString(deterministic=True)
     return media.data or data_of(media.uri) or b""
 
 

@@ -9,7 +9,7 @@ from frontend.media.family import Cut, ImageFiles, NotServed, Settings, Vectors,
 _BICUBIC = 3
 _SIZE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
 """The least and the most pixels, which have these names."""
-_MOST = 1 << 31
+MOST = 1 << 31
 """Pixels that a checkpoint may state."""
 
 
@@ -21,17 +21,17 @@ class QwenVL:
         images = files.images
         require_resize(images)
         self.placeholder = files.tokens.text("image_token", "<|image_pad|>")
-        self._resample = Image.Resampling(images.resampling(_BICUBIC))
+        self.resample = Image.Resampling(images.resampling(_BICUBIC))
         sizes = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
         made = {name: images.whole(name, size) for name, size in sizes.items()}
         defaults = {"patch_size": made["patch_size"], "spatial_merge_size": 2, "temporal_patch_size": 2}
         encoder = [files.vision.whole(name, size) for name, size in defaults.items()]
         if list(made.values()) != encoder:
             raise NotServed(f"the image processor has {made}, and the encoder takes other patches")
-        self._side = made["patch_size"] * made["merge_size"]
+        self.side = made["patch_size"] * made["merge_size"]
         size = images.part("size") if images.has("size") else Settings(images.name, _SIZE)
         self._least, self._most = (
-            images.whole(own, below=_MOST) if images.has(own) else size.whole(edge, below=_MOST)
+            images.whole(own, below=MOST) if images.has(own) else size.whole(edge, below=MOST)
             for own, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
         )
 
@@ -39,13 +39,13 @@ class QwenVL:
         """Resizes an RGB image."""
         width, height = image.size
         rows, columns = self._squares(height, width)
-        image = image.resize((columns * self._side, rows * self._side), self._resample)
+        image = image.resize((columns * self.side, rows * self.side), self.resample)
         return Cut([image], [Vectors(0, rows * columns)])
 
     def _squares(self, height: int, width: int) -> tuple[int, int]:
         """Returns rows and columns of vectors: those nearest to the image's size, unless their pixels are too
         many or too few."""
-        side = self._side
+        side = self.side
         rows, columns = round(height / side), round(width / side)
         if rows * columns * side * side > self._most:
             ratio = sqrt((height * width) / self._most)

@@ -1,170 +1,93 @@
-"""Puts the images of a prompt in place of their placeholders."""
+"""Puts the images and videos of a prompt in place of their placeholders."""
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 
 from PIL import Image
 
 from frontend.errors import InvalidRequest
 from frontend.media import decode
-from frontend.media.family import Cut, ImageFamily, NotServed, Vectors
+from frontend.media.expansion import MediaReader, NamedMedia, Prepared
+from frontend.media.family import Cut, ImageFamily, VideoFamily
 from frontend.media.files import file_of
-from frontend.text.tokenizer import Encoding, Tokenizer
+from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import engine_pb2
-from pagewire.ipc.columns import pack_u32
-from pagewire.limits import MAX_MEDIA_BYTES, MAX_MEDIA_PIXELS
+from pagewire.limits import MAX_MEDIA_PIXELS
 from pagewire.media import media_digest
 from pagewire.v1 import prompt_pb2
 
-NamedMedia = Sequence[tuple[str, prompt_pb2.Media]]
-"""Media with their paths in a request."""
-_KEPT = 4096
-"""Texts and tokens whose tokens and line breaks are remembered."""
 
+class ImageReader(MediaReader):
+    """The images of a model, and its videos."""
 
-class _Expanded:
-    """The tokens of a prompt, read one by one, and those that are made of them."""
-
-    def __init__(self, encoding: Encoding) -> None:
-        self.token_ids = array("I")
-        self._given, self._place = encoding, -1
-        self._places = array("I")  # of the given token that each is made of
-
-    @property
-    def given(self) -> Sequence[int]:
-        """The tokens of the prompt."""
-        return self._given.token_ids
-
-    def next_token(self) -> int | None:
-        """Goes on to the next given token, and returns it; None: there is none."""
-        self._place += 1
-        return self._given.token_ids[self._place] if self._place < len(self._given.token_ids) else None
-
-    def extend(self, token_ids: Sequence[int]) -> None:
-        """Adds tokens in place of the given one."""
-        self.token_ids.extend(token_ids)
-        self._places.extend([self._place] * len(token_ids))
-
-    def take_back(self, breaks_of: Callable[[int], int]) -> int:
-        """Removes the line breaks that were added last. Returns how many."""
-        count = 0
-        while self.token_ids and (found := breaks_of(self.token_ids[-1])):
-            count += found
-            self.token_ids.pop()
-            self._places.pop()
-        return count
-
-    def skip(self, breaks_of: Callable[[int], int]) -> int:
-        """Goes on behind the line breaks that are given next. Returns how many."""
-        count, given = 0, self._given.token_ids
-        while self._place + 1 < len(given) and (found := breaks_of(given[self._place + 1])):
-            count += found
-            self._place += 1
-        return count
-
-    def encoding(self) -> Encoding:
-        """Returns what was made."""
-        given = self._given
-        offsets = [given.offsets[place] for place in self._places] if given.offsets else []
-        return Encoding(self.token_ids, bytes(given.added[place] for place in self._places), offsets)
-
-
-class ImageReader:
-    """The images of a model. Methods may be called from several threads."""
+    part_type = "image"
 
     def __init__(self, family: ImageFamily, tokenizer: Tokenizer) -> None:
         """Raises NotServed where the vocabulary has no placeholder."""
-        token = tokenizer.token_id(family.placeholder)
-        if token is None:
-            raise NotServed(f"the vocabulary has no token {family.placeholder}")
-        self._family, self._tokenizer, self._token = family, tokenizer, token
-        self._ids_of, self._breaks_of = lru_cache(_KEPT)(self._tokenize), lru_cache(_KEPT)(self._count_breaks)
+        super().__init__(family.placeholder, tokenizer)
+        self._family, self._video, self._video_token = family, _videos_of(family), None
+        if isinstance(self._video, VideoFamily):
+            self._video_token = tokenizer.token_id(self._video.video_placeholder)
+        if self._video_token is not None:
+            self.tokens.add(self._video_token)
 
     @property
-    def placeholder(self) -> str:
-        """What stands for an image in the text of a prompt."""
-        return self._family.placeholder
+    def no_videos(self) -> str:
+        return self._video if isinstance(self._video, str) else ""
 
-    def expand(
-        self, encoding: Encoding, media: NamedMedia, path: str
-    ) -> tuple[Encoding, list[engine_pb2.MediaItem]]:
-        """Returns a prompt whose placeholders are the tokens of images, and what the encoder takes, in order
-        of positions. path: of the field that has the media, for errors. Raises InvalidRequest."""
-        count = encoding.token_ids.count(self._token)
-        if count != len(media):
-            problem = f"must be as many as the placeholders {self.placeholder} of the prompt: {count}"
-            raise InvalidRequest({path: f"{problem}, not {len(media)}"})
-        if not media:
-            return encoding, []
-        made, items = _Expanded(encoding), list[engine_pb2.MediaItem]()
-        images, num_bytes = self._opened(media), 0
-        while (token := made.next_token()) is not None:
-            if token != self._token:
-                made.extend((token,))
-                continue
-            found = self._put(self._cut(next(images), path), made, path)
-            num_bytes += sum(len(item.data) for item in found)
-            if num_bytes > MAX_MEDIA_BYTES:
-                problem = f"are more than {MAX_MEDIA_BYTES} bytes in all as the encoder takes them"
-                raise InvalidRequest({path: problem})
-            items += found
-        return made.encoding(), items
+    def token_of(self, medium: prompt_pb2.Media) -> int | None:
+        return self._video_token if medium.HasField("frames") else super().token_of(medium)
 
-    def _opened(self, media: NamedMedia) -> Iterator[Image.Image]:
-        """Yields the decoded images, all of which have been judged by their headers before."""
-        opened, num_pixels = list[tuple[str, Image.Image]](), 0
-        for path, each in media:
-            try:
-                image = decode.open_image(file_of(each))
-            except decode.ImageProblem as error:
-                raise InvalidRequest({path: str(error)}) from error
-            num_pixels += image.width * image.height
+    def prepare(self, media: NamedMedia, path: str) -> Iterator[Prepared]:
+        cuts = self._cuts(media, path)
+        return (Prepared([_item(taken) for taken in cut.items], cut.pieces, cut.around) for cut in cuts)
+
+    def _cuts(self, media: NamedMedia, path: str) -> Iterator[Cut]:
+        """Yields what stands for each medium, all of which have been judged by their headers before. path: of
+        the field that has them."""
+        opened, num_pixels = list[list[tuple[str, Image.Image]]](), 0
+        for where, each in media:
+            images = [_open(*named) for named in _files(where, each)]
+            num_pixels += sum(image.width * image.height for _, image in images)
             if num_pixels > MAX_MEDIA_PIXELS:
                 problem = f"is one too many: images may have {MAX_MEDIA_PIXELS} pixels in all"
-                raise InvalidRequest({path: problem})
-            opened.append((path, image))
-        return map(_decoded, opened)
+                raise InvalidRequest({where: problem})
+            opened.append(images)
+        return (self._cut(*each, path) for each in zip(media, opened, strict=True))
 
-    def _cut(self, image: Image.Image, path: str) -> Cut:
-        """path: of the field that has the image. Raises InvalidRequest."""
+    def _cut(
+        self, medium: tuple[str, prompt_pb2.Media], images: list[tuple[str, Image.Image]], path: str
+    ) -> Cut:
+        """path: of the field that has the medium. Raises InvalidRequest."""
+        (where, given), decoded = medium, map(_decoded, images)
         try:
-            return self._family.cut(image)
+            if isinstance(self._video, VideoFamily) and given.HasField("frames"):
+                return self._video.cut_video(decoded, given.frames.seconds)
+            return self._family.cut(next(decoded))
         except MemoryError as error:
             raise InvalidRequest({path: decode.TOO_LARGE}) from error
+        except decode.ImageProblem as error:
+            raise InvalidRequest({where: str(error)}) from error
 
-    def _put(self, cut: Cut, made: "_Expanded", path: str) -> list[engine_pb2.MediaItem]:
-        """Adds the tokens of an image to a prompt. Returns its items. path: of the field that has it. Raises
-        InvalidRequest."""
-        positions = [list[int]() for _ in cut.items]
-        for number, piece in enumerate(cut.pieces):
-            if isinstance(piece, Vectors):
-                begin = len(made.token_ids)
-                positions[piece.item].extend(range(begin, begin + piece.count))
-                token = self._tokenizer.token_id(piece.token) if piece.token else self._token
-                if token is None:
-                    problem = f"are not served: the vocabulary has no token {piece.token}"
-                    raise InvalidRequest({path: problem})
-                if token != self._token and token in made.given:
-                    raise InvalidRequest(
-                        {path: f"stand for tokens {piece.token} that the prompt has already"}
-                    )
-                made.extend([token] * piece.count)
-                continue
-            if piece.strip("\n") == "":
-                piece += "\n" * (made.take_back(self._breaks_of) if number == 0 else 0)
-                piece += "\n" * (made.skip(self._breaks_of) if number == len(cut.pieces) - 1 else 0)
-            made.extend(self._ids_of(piece))
-        return list(map(_item, cut.items, positions))
 
-    def _count_breaks(self, token: int) -> int:
-        """Returns how many line breaks a token is; 0 for one that is anything else."""
-        text = self._tokenizer.token_bytes(token)
-        return 0 if text.strip(b"\n") else len(text)
+def _videos_of(family: ImageFamily) -> VideoFamily | str:
+    """Returns what cuts videos, or why there are none."""
+    if isinstance(family, VideoFamily):
+        return family.no_videos or family
+    return "the model sees no videos"
 
-    def _tokenize(self, text: str) -> list[int]:
-        token = self._tokenizer.token_id(text)
-        return [token] if token is not None else self._tokenizer.encode_following(text)
+
+def _files(path: str, media: prompt_pb2.Media) -> list[tuple[str, bytes]]:
+    """Returns the files of a medium with their paths. path: of it."""
+    if not media.HasField("frames"):
+        return [(path, file_of(media))]
+    return [(f"{path}.frames.files[{place}]", file) for place, file in enumerate(media.frames.files)]
+
+
+def _open(path: str, file: bytes) -> tuple[str, Image.Image]:
+    try:
+        return path, decode.open_image(file)
+    except decode.ImageProblem as error:
+        raise InvalidRequest({path: str(error)}) from error
 
 
 def _decoded(opened: tuple[str, Image.Image]) -> Image.Image:
@@ -175,10 +98,10 @@ def _decoded(opened: tuple[str, Image.Image]) -> Image.Image:
         raise InvalidRequest({path: str(error)}) from error
 
 
-def _item(image: Image.Image, positions: Sequence[int]) -> engine_pb2.MediaItem:
-    kind, data = engine_pb2.MEDIA_KIND_IMAGE, image.tobytes()
-    shape = (image.height, image.width, 3)
+def _item(taken: Image.Image | Sequence[Image.Image]) -> engine_pb2.MediaItem:
+    kind, frames = engine_pb2.MEDIA_KIND_IMAGE, (taken,) if isinstance(taken, Image.Image) else taken
+    data = b"".join(frame.tobytes() for frame in frames)
+    size = (frames[0].height, frames[0].width, 3)
+    shape = size if isinstance(taken, Image.Image) else (len(frames), *size)
     digest = media_digest(kind, shape, data)
-    return engine_pb2.MediaItem(
-        kind=kind, shape=shape, data=data, digest=digest, positions=pack_u32(positions)
-    )
+    return engine_pb2.MediaItem(kind=kind, shape=shape, data=data, digest=digest)

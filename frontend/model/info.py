@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
+from frontend.audio.checkpoint import Audio, read_audio
 from frontend.errors import Unsupported
 from frontend.fetching.urls import media_hosts
 from frontend.media.checkpoint import Images, read_images
@@ -94,6 +95,8 @@ class ModelInfo:
     """How prompts of pairs are scored; None: they are not."""
     images: Images = Images()
     """How prompts have images, or why they have none."""
+    audio: Audio = Audio()
+    """The same of sounds."""
     generates: bool = True
     """False for an encoder, and for a checkpoint without an output head."""
     sampling_origins: Mapping[str, str] = field(default_factory=dict)
@@ -156,6 +159,7 @@ class ModelInfo:
             limits=_limits_message(limits, config),
             implementation=facts.implementation,
             images_caveat=self.images.caveat,
+            audio_caveat=self.audio.caveat,
             embedding_size=embedding_size,
             embedding_texts=self.texts.message() if embedding_size else None,
             exactness=model_pb2.Exactness(
@@ -164,6 +168,11 @@ class ModelInfo:
                 arithmetic=facts.arithmetic,
             ),
         )
+
+    @property
+    def media(self) -> Images | Audio:
+        """How prompts have media, of which a model takes one kind, or why they have none."""
+        return self.audio or self.images
 
     def ends(self, limits: Limits) -> list[generation_pb2.EndToken]:
         """Returns the tokens that end a sequence, in ascending order, and what names them."""
@@ -191,6 +200,8 @@ class ModelInfo:
             found.append(model_pb2.CAPABILITY_PROMPT_EMBEDDINGS)
         if limits.takes_images and self.images.reader is not None:
             found.append(model_pb2.CAPABILITY_IMAGES)
+        if limits.takes_audio and self.audio.reader is not None:
+            found.append(model_pb2.CAPABILITY_AUDIO)
         return found
 
 
@@ -242,6 +253,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         input_embedding_size=welcome.model.input_embedding_size,
         media_hosts=media_hosts(config.media_hosts),
         takes_images=engine_pb2.MEDIA_KIND_IMAGE in welcome.model.media_kinds,
+        takes_audio=engine_pb2.MEDIA_KIND_AUDIO in welcome.model.media_kinds,
     )
 
 
@@ -301,6 +313,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         classes=classes,
         scoring=read_scoring(config, text, fields, classes, path),
         images=read_images(path, fields, text.tokenizer),
+        audio=read_audio(path, fields, text.tokenizer),
         generates=not reason and classes is None,
     )
 

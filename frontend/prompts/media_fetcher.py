@@ -26,6 +26,11 @@ def has_urls(prompt: prompt_pb2.Prompt) -> bool:
     return any(is_url(media.uri) for _, media in media_of(prompt, ""))
 
 
+def lacks_files(prompt: prompt_pb2.Prompt) -> bool:
+    """Returns whether a prompt has media that a server fetches, or has kept."""
+    return any(media.sha256 or is_url(media.uri) for _, media in media_of(prompt, ""))
+
+
 class MediaFetcher:
     """The processes that fetch, which are started on demand."""
 

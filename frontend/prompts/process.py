@@ -44,7 +44,7 @@ def serve(config: FrontendConfig, model: ModelInfo) -> int:
     """Answers requests until standard input ends; returns the exit code."""
     logs.setup("reader", config.log_level, config.log_format)
     pairs = None if model.scoring is None else model.scoring.template
-    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs, model.images)
+    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers, pairs, model.media)
     fetcher = Fetcher(media_hosts(config.media_hosts))
     limit_memory(MEMORY)
     with socket.socket(fileno=os.dup(0)) as connection:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from frontend.answers.choice import AnswerFormats
+from frontend.audio.checkpoint import Audio
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.media.checkpoint import Images
 from frontend.media.files import field_of, media_of
@@ -81,10 +82,11 @@ class PromptEncoder:
         chat_template: ChatTemplate | None,
         answers: AnswerFormats | None = None,
         pair_template: PairTemplate | None = None,
-        images: Images | None = None,
+        images: Images | Audio | None = None,
     ) -> None:
         """answers: how the model writes them; None: as text. pair_template: None: pairs are
-        those of the tokenizer. images: None: the model sees none."""
+        those of the tokenizer. images: of the model's images or sounds; None: it takes
+        none."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._answers = answers
@@ -213,8 +215,8 @@ class PromptEncoder:
             raise Unsupported({chat: "the model has no chat template"})
         _check_bytes(_text_size(prompt.chat), max_bytes, chat)
         reader = self._images.reader
-        placeholder = reader.placeholder if reader is not None else ""
-        text = self._chat_template.render(self._chat_template.read(prompt.chat, chat, placeholder), chat)
+        medium = () if reader is None else (reader.placeholder, reader.part_type)
+        text = self._chat_template.render(self._chat_template.read(prompt.chat, chat, *medium), chat)
         self._check_size(text, path, "chat", max_bytes, limit)
         special = prompt.add_special_tokens  # default false: templates carry their own
         encoding = self._control_tokens.encode(text, add_special_tokens=special, offsets=offsets)

@@ -16,10 +16,12 @@ from time import monotonic
 from typing import TypeVar
 
 from frontend.answers.choice import AnswerFormats
+from frontend.audio.checkpoint import Audio
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media.checkpoint import Images
 from frontend.media.files import field_of, has_media
+from frontend.media.kept import KeptFiles
 from frontend.prompts.embeddings import read_embeddings
 from frontend.prompts.media_fetcher import MediaFetcher, Prompts, has_urls
 from frontend.prompts.process_pool import Packed, PromptProcesses
@@ -102,7 +104,7 @@ class PromptReader:
         answers: AnswerFormats | None = None,
         serves_others: Callable[[str], bool] = lambda tenant: False,
         pair_template: PairTemplate | None = None,
-        images: Images | None = None,
+        images: Images | Audio | None = None,
         media: MediaFetcher | None = None,
     ) -> None:
         """processes: for what threads should not do; None: threads do everything. answers, pair_template,
@@ -116,6 +118,7 @@ class PromptReader:
         self.jobs = TenantJobs(turns)
         self._processes = processes
         self._media = media
+        self._kept = KeptFiles() if images is not None else None
         self._clock = clock
         self._threads_from = -inf  # when threads may be used again
         self._suspension = SUSPENSION
@@ -139,11 +142,18 @@ class PromptReader:
             await self._media.close()
 
     async def put_files(self, prompts: Prompts, tenant: str | None = None) -> Sequence[bytes]:
-        """Puts files in place of the URLs of the media of a request's validated prompts: see MediaFetcher.
-        Raises ServiceError."""
+        """Puts files in place of the digests and URLs of the media of a request's validated prompts: see
+        KeptFiles and MediaFetcher. Returns the SHA-256 of each that was fetched. Raises ServiceError."""
+        if self._kept is not None:
+            self._kept.put_files(prompts, tenant)
         if self._media is None or not any(has_urls(prompt) for _, prompt in prompts):
             return ()
         return await self._media.put_files(prompts, tenant)
+
+    def keep_files(self, prompt: prompt_pb2.Prompt, tenant: str | None = None) -> None:
+        """Keeps the files of a prompt that was read, for requests that name them by their digests."""
+        if self._kept is not None:
+            self._kept.keep(prompt, tenant)
 
     async def read_for_generation(
         self,

@@ -24,7 +24,7 @@ from frontend.engine.journal import put_delivered
 from frontend.engine.logprobs import check_prompt_logprobs
 from frontend.errors import EngineRefused, InvalidRequest, MediaChanged, ModelNotFound
 from frontend.model.info import ModelInfo, limits_of
-from frontend.prompts.media_fetcher import drop_files, has_urls
+from frontend.prompts.media_fetcher import drop_files, lacks_files
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
@@ -114,9 +114,10 @@ class Generator:
         check = partial(self._check, request, call, mode, adapter)
         (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
         digests: Sequence[bytes] = ()
+        lacks = lacks_files(request.prompt)
         with ExitStack() as reading, ExitStack() as held:
-            if has_urls(request.prompt):
-                request, digests, call = await self._fetch(request, call)
+            if lacks:
+                request, digests, call = await self._put_files(request, call)
                 size = request.ByteSize()
                 reading.enter_context(self.limits.reading(size, caller))
                 name = partial(self._identify, request, call, mode, adapter)
@@ -126,10 +127,13 @@ class Generator:
             with self.registry.reserve(identity.engine_id, identity.content) as entry:
                 entry.aborted |= call.aborted
                 entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
-                if not digests:
+                if not lacks:
                     reading.enter_context(self.limits.reading(size, caller))
                 spec = await self._read(request, call, mode, identity, limits, adapter, held)
-                if digests:
+                if spec.prompt.packed_media:
+                    keep = partial(self.prompts.keep_files, request.prompt, caller.tenant)
+                    await self.large_messages.run(keep, size, caller)
+                if lacks:
                     spec = replace(spec, media_digests=digests)
                     drop_files(request.prompt)
                 stream, message = await self._prepare(spec, timings)
@@ -188,17 +192,17 @@ class Generator:
             result = await self.large_messages.run(function, size, call.caller)
         return result, replace(call, aborted=call.aborted or arrival.aborted)
 
-    async def _fetch(
+    async def _put_files(
         self, request: generation_pb2.GenerateRequest, call: Call
     ) -> tuple[generation_pb2.GenerateRequest, Sequence[bytes], Call]:
-        """Returns a checked request with files in place of the URLs of its media, the SHA-256 of each, and
-        the call, which an Abort may have ended meanwhile. Raises ServiceError."""
+        """Returns a checked request with files in place of its media's digests and URLs, the SHA-256 of each
+        that was fetched, and the call, which an Abort may have ended meanwhile. Raises ServiceError."""
         name = call.caller.scope(request.request_id or secrets.token_hex(16))
-        fetched = generation_pb2.GenerateRequest()
-        fetched.CopyFrom(request)
+        whole = generation_pb2.GenerateRequest()
+        whole.CopyFrom(request)
         with self.registry.arriving(name) as arrival:
-            digests = await self.prompts.put_files([("prompt", fetched.prompt)], call.caller.tenant)
-        return fetched, digests, replace(call, aborted=call.aborted or arrival.aborted)
+            digests = await self.prompts.put_files([("prompt", whole.prompt)], call.caller.tenant)
+        return whole, digests, replace(call, aborted=call.aborted or arrival.aborted)
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
         """Returns the adapter that a request names, if it names one. Raises ServiceError."""

@@ -44,7 +44,9 @@ class Header:
     shows_parameters: bool = False
     """In the first message."""
     adapter: generation_pb2.AppliedAdapter | None = None
-    image_tokens: int = 0
+    media_tokens: int = 0
+    hears: bool = False
+    """The media are sounds, not images."""
     media_digests: Items[bytes] = ()
     """SHA-256 of the media that were fetched."""
 
@@ -319,7 +321,8 @@ class Stream:
         """The request's token counts so far."""
         usage = generation_pb2.Usage(
             prompt_tokens=self._header.prompt_tokens,
-            image_tokens=self._header.image_tokens,
+            image_tokens=0 if self._header.hears else self._header.media_tokens,
+            audio_tokens=self._header.media_tokens if self._header.hears else 0,
             cached_prompt_tokens=self._cached_tokens,
             completion_tokens=sum(len(sequence.tokens) for sequence in self._sequences),
             reasoning_tokens=sum(sequence.num_reasoning_tokens for sequence in self._sequences),

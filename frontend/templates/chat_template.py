@@ -19,6 +19,7 @@ from frontend.templates.conversation import (
     Conversation,
     TemplateFeatures,
     features_of,
+    media_part,
     read_conversation,
 )
 from frontend.templates.jinja_sandbox import Sandbox
@@ -92,11 +93,14 @@ class ChatTemplate:
             return self._for_tools.features(with_tools=True)
         return self._features
 
-    def read(self, chat: prompt_pb2.Chat, path: str, placeholder: str = "") -> Conversation:
-        """Returns the conversation of a validated Chat. placeholder: what stands for an image in a prompt;
-        empty: the model sees none. Raises InvalidRequest and Unsupported, below `path`."""
+    def read(
+        self, chat: prompt_pb2.Chat, path: str, placeholder: str = "", part_type: str = "image"
+    ) -> Conversation:
+        """Returns the conversation of a validated Chat. placeholder: what stands for a medium in a prompt;
+        empty: the model takes none. part_type: of a part that is one. Raises InvalidRequest and Unsupported,
+        below `path`."""
         if self._for_tools is not None and chat.tools:
-            return self._for_tools.read(chat, path, placeholder)
+            return self._for_tools.read(chat, path, placeholder, part_type)
         as_text = self.arguments_are_text if any(each.tool_calls for each in chat.messages) else False
         has_media = any(part.HasField("media") for each in chat.messages for part in each.content)
         return read_conversation(
@@ -105,7 +109,7 @@ class ChatTemplate:
             self._features,
             arguments_are_text=as_text,
             as_parts=self._takes_parts_alone,
-            images_as_parts=has_media and self._writes_images(placeholder),
+            media_as_parts=part_type if has_media and self._writes_media(placeholder, part_type) else "",
             placeholder=placeholder,
         )
 
@@ -117,10 +121,10 @@ class ChatTemplate:
             return False
         return _is_rendered(self._trial([_TEXT_PART]))
 
-    def _writes_images(self, placeholder: str) -> bool:
-        """True for a template that writes a placeholder for a part that is an image. Others get it as
-        text."""
-        text = self._trial([{"type": "image"}, _TEXT_PART])
+    def _writes_media(self, placeholder: str, part_type: str) -> bool:
+        """True for a template that writes a placeholder for a part that is an image or a sound. Others get it
+        as text."""
+        text = self._trial([media_part(part_type), _TEXT_PART])
         return placeholder in text and _is_rendered(text)
 
     def _trial(self, content: Any) -> str:

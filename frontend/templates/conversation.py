@@ -85,23 +85,29 @@ def read_conversation(
     *,
     arguments_are_text: bool,
     as_parts: bool = False,
-    images_as_parts: bool = False,
+    media_as_parts: str = "",
     placeholder: str = "",
 ) -> Conversation:
     """Returns the conversation of a validated Chat, with its text tainted (frontend.templates.taint). Raises
     InvalidRequest and Unsupported, with paths below `path`.
 
     arguments_are_text: the template takes the arguments of calls as JSON text, not as an object. as_parts: it
-    takes content as a list of parts, not as text. images_as_parts: so it does of a message that has images.
-    placeholder: written before the text of a message for each of its images, where these are no parts.
+    takes content as a list of parts, not as text. media_as_parts: so it does of a message that has media,
+    which are parts of this type; empty: it does not. placeholder: written before the text of a message for
+    each of its media, where these are no parts.
     """
-    reader = _Reader(features, arguments_are_text, as_parts, images_as_parts, placeholder)
+    reader = _Reader(features, arguments_are_text, as_parts, media_as_parts, placeholder)
     messages = [
         reader.message(message, f"{path}.messages[{place}]") for place, message in enumerate(chat.messages)
     ]
     opens = chat.continue_final_message
     asked = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not opens
     return Conversation(messages, asked, opens, _variables(chat, path, features), reader.tools(chat, path))
+
+
+def media_part(part_type: str) -> dict[str, Any]:
+    """Returns what a template gets for an image or a sound. Some look for a field that has it."""
+    return {"type": part_type} | ({"audio": ""} if part_type == "audio" else {})
 
 
 def offers_tools(chat: prompt_pb2.Chat) -> bool:
@@ -130,12 +136,12 @@ class _Reader:
         features: TemplateFeatures,
         arguments_are_text: bool,
         as_parts: bool,
-        images_as_parts: bool,
+        media_as_parts: str,
         placeholder: str,
     ) -> None:
         self._features = features
         self._arguments_are_text = arguments_are_text
-        self._as_parts, self._images_as_parts = as_parts, images_as_parts
+        self._as_parts, self._media_as_parts = as_parts, media_as_parts
         self._placeholder = placeholder
         self._called: dict[str, str] = {}
         """Names of the functions that were called so far, by the ids of the calls."""
@@ -169,9 +175,11 @@ class _Reader:
 
     def _content(self, parts: Sequence[prompt_pb2.ContentPart]) -> "str | list[dict[str, Any]]":
         count = sum(part.HasField("media") for part in parts)
-        if self._images_as_parts if count else self._as_parts:
+        if self._media_as_parts if count else self._as_parts:
             return [
-                {"type": "image"} if part.HasField("media") else {"type": "text", "text": tainted(part.text)}
+                media_part("video" if part.media.HasField("frames") else self._media_as_parts)
+                if part.HasField("media")
+                else {"type": "text", "text": tainted(part.text)}
                 for part in parts
             ] or [{"type": "text", "text": ""}]
         text = tainted("".join(part.text for part in parts))

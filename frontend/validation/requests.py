@@ -95,8 +95,8 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     )
     _check_embeddings(request, limits, findings)
     if (first := next(media_of(request.prompt, "prompt"), None)) is not None:
-        if not limits.takes_images:
-            findings.unsupported[first[0]] = "is not served: the engine has no encoder for images"
+        if not limits.takes_images and not limits.takes_audio:
+            findings.unsupported[first[0]] = "is not served: the engine has no encoder for images or sounds"
         if request.output.HasField("prompt_logprobs"):
             findings.unsupported["output.prompt_logprobs"] = f"{NOT_BUILT} for prompts with media"
     _check_counts(request, findings)
@@ -318,7 +318,7 @@ def _check_media(prompt: prompt_pb2.Prompt, path: str, findings: Findings, *, is
         findings.invalid[media[-1][0]] = f"is one too many: a prompt may have {MAX_MEDIA} media"
     for where, each in media:
         if each.WhichOneof("source") is None:
-            findings.invalid[where] = "is required: data or uri"
+            findings.invalid[where] = "is required: data, uri, sha256 or frames"
     if prompt.media and kind not in ("text", "token_ids"):
         problem = "is of prompts that are text or token_ids; a chat has media in its messages"
         findings.invalid[f"{path}.media"] = problem

@@ -6,6 +6,7 @@ fields.py assigns rules to fields; docs/limits.md is generated from the words.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -25,6 +26,7 @@ from pagewire.limits import (
     MAX_LOGIT_BIAS,
     MAX_MEDIA,
     MAX_TOKEN_IDS,
+    MAX_VIDEO_FRAMES,
 )
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -63,6 +65,8 @@ class Limits:
     """Elements of a value of Prompt.embeddings; 0: the engine takes token ids alone."""
     takes_images: bool = False
     """The engine has an encoder for images."""
+    takes_audio: bool = False
+    """It has one for sounds."""
     media_hosts: MediaHosts = field(default=MediaHosts(), compare=False)
     """The hosts from which media are fetched."""
     eos_origins: Mapping[int, str] = field(default_factory=dict, compare=False)
@@ -273,9 +277,28 @@ def _media_uri(value: str, limits: Limits) -> str | None:
     return "must be a data URI with a file in base64"
 
 
+def _video(value: prompt_pb2.VideoFrames, limits: Limits) -> str | None:
+    files, seconds = value.files, value.seconds
+    if not 2 <= len(files) <= MAX_VIDEO_FRAMES or not all(files):
+        return f"must have 2 to {MAX_VIDEO_FRAMES} files, none of them empty"
+    if len(seconds) != len(files):
+        return f"must have as many seconds as files: {len(files)}, not {len(seconds)}"
+    ascend = all(before <= after for before, after in pairwise(seconds))
+    if not ascend or not 0 <= seconds[0] <= seconds[-1] <= MAX_SECONDS:
+        return f"must have seconds in ascending order, from 0 to {MAX_SECONDS}"
+    return None
+
+
 AT_LEAST_ONE = number(1, MAX_COUNT)
 FILE = Rule("1 byte or more", lambda value, limits: None if value else "must not be empty")
 MEDIA_URI = Rule(f"a data URI with base64; with {FLAG}, a URL of such a host", _media_uri)
+VIDEO = Rule(
+    f"2 to {MAX_VIDEO_FRAMES} files, and as many seconds in ascending order, 0 to {MAX_SECONDS}", _video
+)
+MEDIA_DIGEST = Rule(
+    "a SHA-256 digest",
+    lambda value, limits: None if len(value) == SHA256_BYTES else f"must have {SHA256_BYTES} bytes",
+)
 MEDIA_DIGESTS = Rule(
     f"SHA-256 digests, at most {MAX_MEDIA}",
     lambda values, limits: (

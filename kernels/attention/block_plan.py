@@ -31,8 +31,8 @@ class BlockAttentionPlan(SeparatePlan):
     plan: BlockPlan
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
 
-    def with_last_seen(self, last_seen: Int64s) -> "BlockAttentionPlan":
-        return replace(self, plan=self.plan.with_last_seen(last_seen))
+    def with_last_seen(self, last_seen: torch.Tensor) -> "BlockAttentionPlan":
+        return replace(self, plan=self.plan.with_last_seen(last_seen.numpy()))
 
     def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
         key_cache, value_cache = cache

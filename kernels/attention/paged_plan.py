@@ -1,13 +1,12 @@
 """Attention on CUDA: Triton kernels norm, rotate and store in one launch, and attend in another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
 from kernels.ops.attention.e4m3 import E4M3
-from kernels.ops.attention.ragged import Integers
 from kernels.triton.attention.paged_kernels import PagedKernels
 
 if TYPE_CHECKING:  # it imports triton
@@ -33,9 +32,10 @@ class PagedAttentionPlan:
     window: int | None
     chunked: bool = False
     bidirectional: bool = False
+    last_seen: torch.Tensor | None = None  # [T]: see with_last_seen()
 
-    def with_last_seen(self, last_seen: Integers) -> "PagedAttentionPlan":
-        raise NotImplementedError("Triton's kernels see up to a token's own position")  # refused at the start
+    def with_last_seen(self, last_seen: torch.Tensor) -> "PagedAttentionPlan":
+        return replace(self, last_seen=last_seen)
 
     def store_and_attend(
         self,
@@ -70,6 +70,7 @@ class PagedAttentionPlan:
             scales=scales,
             chunked=self.chunked,
             bidirectional=self.bidirectional,
+            last_seen=self.last_seen,
         )
 
 

@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from kernels.torch_ops import HeadNorm, Ops
@@ -71,11 +69,11 @@ class AttentionPlan(Protocol):
         """
         ...
 
-    def with_last_seen(self, last_seen: npt.NDArray[np.int64]) -> "AttentionPlan":
+    def with_last_seen(self, last_seen: torch.Tensor) -> "AttentionPlan":
         """Returns the plan of the same step whose tokens see up to these positions.
 
-        last_seen: [T] int64, contiguous: of each token its own position, or a later one that its row computes
-        in this step; within a row they do not descend.
+        last_seen: [T] int64, contiguous, where the kernels read it: of each token its own position, or a
+        later one that its row computes in this step; within a row they do not descend.
         """
         ...
 

@@ -21,8 +21,8 @@ class TorchAttentionPlan(SeparatePlan):
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
     plan_again: Callable[[Integers], GatherPlan]  # from what with_last_seen() takes
 
-    def with_last_seen(self, last_seen: Integers) -> "TorchAttentionPlan":
-        return replace(self, plan=self.plan_again(last_seen))
+    def with_last_seen(self, last_seen: torch.Tensor) -> "TorchAttentionPlan":
+        return replace(self, plan=self.plan_again(last_seen.numpy()))
 
     def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
         key_cache, value_cache = cache

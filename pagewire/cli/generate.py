@@ -9,6 +9,7 @@ from pagewire.cli.connect import connect, read_file
 from pagewire.cli.terminal import interruptible, short_seconds, utf8_input
 from pagewire.command_config import GenerateConfig, SamplingConfig
 from pagewire.flags import UsageError
+from pagewire_client.audio import Audio
 from pagewire_client.images import Image
 from pagewire_client.params import SamplingParams
 from pagewire_client.results import Generation
@@ -25,13 +26,12 @@ def run(config: GenerateConfig) -> int:
             raise UsageError("PROMPT is missing", todo="pagewire generate 'The capital of France is'")
         with utf8_input():
             prompt = sys.stdin.read()
-    try:
-        images = [Image(Path(name)) for name in config.image]
-    except OSError as error:
-        raise UsageError(f"--image {error.filename}: {error.strerror}") from error
+    media = _media(config)
+    if len(media) > 1:
+        raise UsageError("--image and --audio are of models that take one or the other")
     start = time.monotonic()
     with connect(config, config.model_name) as client:
-        asked = {"prompt": prompt, "images": images} if images else prompt
+        asked = {"prompt": prompt, **media} if media else prompt
         stream = client.stream(asked, sampling_params(config, config.n), timings=config.verbose)
         if (config.n or 1) > 1:
             result = stream.result()
@@ -47,6 +47,22 @@ def run(config: GenerateConfig) -> int:
     if config.verbose:
         print(timings_line(result), file=sys.stderr)
     return 0
+
+
+def _media(config: GenerateConfig) -> dict[str, list[Image | Audio]]:
+    """Returns the images or sounds of a prompt, by the field that has them. Raises UsageError."""
+    given = (
+        ("images", "--image", Image, config.image),
+        ("audio", "--audio", Audio, config.audio),
+    )
+    found: dict[str, list[Image | Audio]] = {}
+    for field, option, kind, names in given:
+        try:
+            if names:
+                found[field] = [kind(Path(name)) for name in names]
+        except OSError as error:
+            raise UsageError(f"{option} {error.filename}: {error.strerror}") from error
+    return found
 
 
 def summary(result: Generation, seconds: float) -> str:

@@ -15,6 +15,7 @@ ModelImpl = Literal["auto", "native", "transformers"]
 Role = Literal["both", "prefill", "decode"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
+KvTransfer = Literal["tcp", "nixl"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ class EngineConfig(ModelConfig, NodesConfig):
     )
     max_num_encoder_tokens: int = flag(
         0,
-        "image vectors that a step encodes, except for one larger image; 0: --max-num-batched-tokens",
+        "image vectors that a step encodes, except for one larger image; 0: as long as its tokens take",
         at_least=0,
         at_most=MAX_COUNT,
     )
@@ -191,6 +192,11 @@ class EngineConfig(ModelConfig, NodesConfig):
     no_prefix_cache: bool = flag(False, "do not reuse keys and values of common prefixes")
     prefix_cache_key: str = flag(
         "", "key that services of one model share: hashes of blocks are then equal in all", metavar="FILE"
+    )
+    kv_transfer: KvTransfer = flag(
+        "tcp",
+        "what carries KV blocks to other engine cores; tcp: on this host; nixl: from memory to memory, over"
+        " hosts with --trusted-network (needs the extra `nixl`)",
     )
     scheduling: Scheduling = flag("ahead", "ahead: submit a step while the previous one runs; sync: after it")
     burst_ms: float = flag(

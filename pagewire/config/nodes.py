@@ -39,8 +39,8 @@ class NodesConfig(CommonConfig):
     )
     trusted_network: bool = flag(
         False,
-        "with --nnodes: all that can send packets to these hosts may be trusted; ranks exchange data without"
-        " encryption, and without asking for keys",
+        "with --nnodes or --kv-transfer nixl: all that can send packets to these hosts may be trusted;"
+        " workers exchange data without encryption, and without asking for keys",
     )
 
     @property

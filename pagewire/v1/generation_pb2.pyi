@@ -436,7 +436,7 @@ class PromptInfo(_message.Message):
     def __init__(self, tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[TokenLogprobs, _Mapping]] = ..., token_bytes: _Optional[_Iterable[bytes]] = ..., truncated_tokens: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "cached_prompt_tokens", "completion_tokens", "reasoning_tokens", "draft_tokens", "accepted_draft_tokens", "drafters", "image_tokens")
+    __slots__ = ("prompt_tokens", "cached_prompt_tokens", "completion_tokens", "reasoning_tokens", "draft_tokens", "accepted_draft_tokens", "drafters", "image_tokens", "audio_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -445,6 +445,7 @@ class Usage(_message.Message):
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AUDIO_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     cached_prompt_tokens: int
     completion_tokens: int
@@ -453,7 +454,8 @@ class Usage(_message.Message):
     accepted_draft_tokens: int
     drafters: _containers.RepeatedCompositeFieldContainer[DrafterUsage]
     image_tokens: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., drafters: _Optional[_Iterable[_Union[DrafterUsage, _Mapping]]] = ..., image_tokens: _Optional[int] = ...) -> None: ...
+    audio_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., drafters: _Optional[_Iterable[_Union[DrafterUsage, _Mapping]]] = ..., image_tokens: _Optional[int] = ..., audio_tokens: _Optional[int] = ...) -> None: ...
 
 class DrafterUsage(_message.Message):
     __slots__ = ("drafter", "draft_tokens", "accepted_draft_tokens")

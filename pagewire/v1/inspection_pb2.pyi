@@ -46,6 +46,13 @@ class EngineState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENGINE_STATE_UNUSED: _ClassVar[EngineState]
     ENGINE_STATE_LEAVING: _ClassVar[EngineState]
 
+class EngineRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENGINE_ROLE_UNSPECIFIED: _ClassVar[EngineRole]
+    ENGINE_ROLE_BOTH: _ClassVar[EngineRole]
+    ENGINE_ROLE_PREFILL: _ClassVar[EngineRole]
+    ENGINE_ROLE_DECODE: _ClassVar[EngineRole]
+
 class EngineEventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ENGINE_EVENT_KIND_UNSPECIFIED: _ClassVar[EngineEventKind]
@@ -78,6 +85,10 @@ ENGINE_STATE_AWAY: EngineState
 ENGINE_STATE_SERVING: EngineState
 ENGINE_STATE_UNUSED: EngineState
 ENGINE_STATE_LEAVING: EngineState
+ENGINE_ROLE_UNSPECIFIED: EngineRole
+ENGINE_ROLE_BOTH: EngineRole
+ENGINE_ROLE_PREFILL: EngineRole
+ENGINE_ROLE_DECODE: EngineRole
 ENGINE_EVENT_KIND_UNSPECIFIED: EngineEventKind
 ENGINE_EVENT_KIND_SERVES: EngineEventKind
 ENGINE_EVENT_KIND_LOST: EngineEventKind
@@ -325,7 +336,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EngineEvent, _Mapping]]] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("rank", "state", "address", "instance_id", "version", "start_time", "device", "architecture", "arithmetic", "num_blocks", "max_num_seqs", "requests_in_flight", "unanswered_heartbeats", "differs")
+    __slots__ = ("rank", "state", "address", "instance_id", "version", "start_time", "device", "architecture", "arithmetic", "num_blocks", "max_num_seqs", "requests_in_flight", "unanswered_heartbeats", "differs", "role")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -340,6 +351,7 @@ class EngineInfo(_message.Message):
     REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     DIFFERS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     state: EngineState
     address: str
@@ -354,7 +366,8 @@ class EngineInfo(_message.Message):
     requests_in_flight: int
     unanswered_heartbeats: int
     differs: str
-    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[EngineState, str]] = ..., address: _Optional[str] = ..., instance_id: _Optional[str] = ..., version: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device: _Optional[str] = ..., architecture: _Optional[str] = ..., arithmetic: _Optional[str] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., unanswered_heartbeats: _Optional[int] = ..., differs: _Optional[str] = ...) -> None: ...
+    role: EngineRole
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[EngineState, str]] = ..., address: _Optional[str] = ..., instance_id: _Optional[str] = ..., version: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device: _Optional[str] = ..., architecture: _Optional[str] = ..., arithmetic: _Optional[str] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., unanswered_heartbeats: _Optional[int] = ..., differs: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ...) -> None: ...
 
 class EngineEvent(_message.Message):
     __slots__ = ("time", "kind", "rank", "instance_id", "requests")

@@ -24,6 +24,7 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_EMBED: _ClassVar[Capability]
     CAPABILITY_SCORE: _ClassVar[Capability]
     CAPABILITY_CLASSIFY: _ClassVar[Capability]
+    CAPABILITY_AUDIO: _ClassVar[Capability]
 CAPABILITY_UNSPECIFIED: Capability
 CAPABILITY_GENERATE: Capability
 CAPABILITY_CHAT: Capability
@@ -38,6 +39,7 @@ CAPABILITY_ADAPTERS: Capability
 CAPABILITY_EMBED: Capability
 CAPABILITY_SCORE: Capability
 CAPABILITY_CLASSIFY: Capability
+CAPABILITY_AUDIO: Capability
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -62,7 +64,7 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "ends", "default_sampling", "default_sampling_origins", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "images_caveat", "adapter")
+    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "kv_cache_dtype", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "ends", "default_sampling", "default_sampling_origins", "limits", "exactness", "implementation", "embedding_size", "embedding_texts", "images_caveat", "audio_caveat", "adapter")
     class DefaultSamplingOriginsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +96,7 @@ class Model(_message.Message):
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_TEXTS_FIELD_NUMBER: _ClassVar[int]
     IMAGES_CAVEAT_FIELD_NUMBER: _ClassVar[int]
+    AUDIO_CAVEAT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
@@ -119,8 +122,9 @@ class Model(_message.Message):
     embedding_size: int
     embedding_texts: EmbeddingTexts
     images_caveat: str
+    audio_caveat: str
     adapter: Adapter
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., ends: _Optional[_Iterable[_Union[_generation_pb2.EndToken, _Mapping]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., default_sampling_origins: _Optional[_Mapping[str, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., images_caveat: _Optional[str] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., ends: _Optional[_Iterable[_Union[_generation_pb2.EndToken, _Mapping]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., default_sampling_origins: _Optional[_Mapping[str, str]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., embedding_texts: _Optional[_Union[EmbeddingTexts, _Mapping]] = ..., images_caveat: _Optional[str] = ..., audio_caveat: _Optional[str] = ..., adapter: _Optional[_Union[Adapter, _Mapping]] = ...) -> None: ...
 
 class EmbeddingTexts(_message.Message):
     __slots__ = ("prompts", "default_prompt_name", "max_seq_length")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagewire/v1/prompt.proto\x12\x0bpagewire.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xd5\x02\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x15.pagewire.v1.TokenIdsH\x00\x12!\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x11.pagewire.v1.ChatH\x00\x12)\n\nembeddings\x18\x04 \x01(\x0b\x32\x13.pagewire.v1.TensorH\x00\x12!\n\x05media\x18\x05 \x03(\x0b\x32\x12.pagewire.v1.Media\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x18\n\x0btruncate_to\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x34\n\x0ftruncation_side\x18\x08 \x01(\x0e\x32\x1b.pagewire.v1.TruncationSideB\x06\n\x04kindB\x15\n\x13_add_special_tokensB\x0e\n\x0c_truncate_to\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x90\x03\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagewire.v1.ChatMessage\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.pagewire.v1.Tool\x12,\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x17.pagewire.v1.ToolChoice\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x05 \x01(\x08\x12\x10\n\x08template\x18\x06 \x01(\t\x12\x30\n\x0ftemplate_kwargs\x18\x07 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1c\n\x0f\x65nable_thinking\x18\x08 \x01(\x08H\x01\x88\x01\x01\x12 \n\x13parallel_tool_calls\x18\t \x01(\x08H\x02\x88\x01\x01\x42\x18\n\x16_add_generation_promptB\x12\n\x10_enable_thinkingB\x16\n\x14_parallel_tool_calls\"\xa8\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12)\n\x07\x63ontent\x18\x02 \x03(\x0b\x32\x18.pagewire.v1.ContentPart\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.pagewire.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\"J\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12#\n\x05media\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.MediaH\x00\x42\x06\n\x04part\"U\n\x05Media\x12\x0e\n\x04\x64\x61ta\x18\x01 \x01(\x0cH\x00\x12\r\n\x03uri\x18\x02 \x01(\tH\x00\x12\x11\n\tmime_type\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61\x63he_id\x18\x04 \x01(\tB\x08\n\x06source\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xa7\x01\n\nToolChoice\x12,\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.pagewire.v1.ToolChoice.ModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_AUTO\x10\x01\x12\r\n\tMODE_NONE\x10\x02\x12\x11\n\rMODE_REQUIRED\x10\x03\x42\x08\n\x06\x63hoice*f\n\x0eTruncationSide\x12\x1f\n\x1bTRUNCATION_SIDE_UNSPECIFIED\x10\x00\x12\x18\n\x14TRUNCATION_SIDE_LEFT\x10\x01\x12\x19\n\x15TRUNCATION_SIDE_RIGHT\x10\x02\x42\x35\n\x0bpagewire.v1P\x01Z\x16pagewire/v1;pagewirev1\xaa\x02\x0bPagewire.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagewire/v1/prompt.proto\x12\x0bpagewire.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xd5\x02\n\x06Prompt\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x15.pagewire.v1.TokenIdsH\x00\x12!\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x11.pagewire.v1.ChatH\x00\x12)\n\nembeddings\x18\x04 \x01(\x0b\x32\x13.pagewire.v1.TensorH\x00\x12!\n\x05media\x18\x05 \x03(\x0b\x32\x12.pagewire.v1.Media\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12\x18\n\x0btruncate_to\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x34\n\x0ftruncation_side\x18\x08 \x01(\x0e\x32\x1b.pagewire.v1.TruncationSideB\x06\n\x04kindB\x15\n\x13_add_special_tokensB\x0e\n\x0c_truncate_to\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x90\x03\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagewire.v1.ChatMessage\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.pagewire.v1.Tool\x12,\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x17.pagewire.v1.ToolChoice\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x05 \x01(\x08\x12\x10\n\x08template\x18\x06 \x01(\t\x12\x30\n\x0ftemplate_kwargs\x18\x07 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1c\n\x0f\x65nable_thinking\x18\x08 \x01(\x08H\x01\x88\x01\x01\x12 \n\x13parallel_tool_calls\x18\t \x01(\x08H\x02\x88\x01\x01\x42\x18\n\x16_add_generation_promptB\x12\n\x10_enable_thinkingB\x16\n\x14_parallel_tool_calls\"\xa8\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12)\n\x07\x63ontent\x18\x02 \x03(\x0b\x32\x18.pagewire.v1.ContentPart\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.pagewire.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\"J\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12#\n\x05media\x18\x02 \x01(\x0b\x32\x12.pagewire.v1.MediaH\x00\x42\x06\n\x04part\"\x93\x01\n\x05Media\x12\x0e\n\x04\x64\x61ta\x18\x01 \x01(\x0cH\x00\x12\r\n\x03uri\x18\x02 \x01(\tH\x00\x12\x10\n\x06sha256\x18\x05 \x01(\x0cH\x00\x12*\n\x06\x66rames\x18\x06 \x01(\x0b\x32\x18.pagewire.v1.VideoFramesH\x00\x12\x11\n\tmime_type\x18\x03 \x01(\t\x12\x10\n\x08\x63\x61\x63he_id\x18\x04 \x01(\tB\x08\n\x06source\"-\n\x0bVideoFrames\x12\r\n\x05\x66iles\x18\x01 \x03(\x0c\x12\x0f\n\x07seconds\x18\x02 \x03(\x01\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xa7\x01\n\nToolChoice\x12,\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.pagewire.v1.ToolChoice.ModeH\x00\x12\x12\n\x08\x66unction\x18\x02 \x01(\tH\x00\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_AUTO\x10\x01\x12\r\n\tMODE_NONE\x10\x02\x12\x11\n\rMODE_REQUIRED\x10\x03\x42\x08\n\x06\x63hoice*f\n\x0eTruncationSide\x12\x1f\n\x1bTRUNCATION_SIDE_UNSPECIFIED\x10\x00\x12\x18\n\x14TRUNCATION_SIDE_LEFT\x10\x01\x12\x19\n\x15TRUNCATION_SIDE_RIGHT\x10\x02\x42\x35\n\x0bpagewire.v1P\x01Z\x16pagewire/v1;pagewirev1\xaa\x02\x0bPagewire.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagewire.v1.prompt_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\013pagewire.v1P\001Z\026pagewire/v1;pagewirev1\252\002\013Pagewire.V1'
-  _globals['_TRUNCATIONSIDE']._serialized_start=1537
-  _globals['_TRUNCATIONSIDE']._serialized_end=1639
+  _globals['_TRUNCATIONSIDE']._serialized_start=1647
+  _globals['_TRUNCATIONSIDE']._serialized_end=1749
   _globals['_PROMPT']._serialized_start=72
   _globals['_PROMPT']._serialized_end=413
   _globals['_TOKENIDS']._serialized_start=415
@@ -47,14 +47,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHATMESSAGE']._serialized_end=1066
   _globals['_CONTENTPART']._serialized_start=1068
   _globals['_CONTENTPART']._serialized_end=1142
-  _globals['_MEDIA']._serialized_start=1144
-  _globals['_MEDIA']._serialized_end=1229
-  _globals['_TOOL']._serialized_start=1231
-  _globals['_TOOL']._serialized_end=1308
-  _globals['_TOOLCALL']._serialized_start=1310
-  _globals['_TOOLCALL']._serialized_end=1365
-  _globals['_TOOLCHOICE']._serialized_start=1368
-  _globals['_TOOLCHOICE']._serialized_end=1535
-  _globals['_TOOLCHOICE_MODE']._serialized_start=1448
-  _globals['_TOOLCHOICE_MODE']._serialized_end=1525
+  _globals['_MEDIA']._serialized_start=1145
+  _globals['_MEDIA']._serialized_end=1292
+  _globals['_VIDEOFRAMES']._serialized_start=1294
+  _globals['_VIDEOFRAMES']._serialized_end=1339
+  _globals['_TOOL']._serialized_start=1341
+  _globals['_TOOL']._serialized_end=1418
+  _globals['_TOOLCALL']._serialized_start=1420
+  _globals['_TOOLCALL']._serialized_end=1475
+  _globals['_TOOLCHOICE']._serialized_start=1478
+  _globals['_TOOLCHOICE']._serialized_end=1645
+  _globals['_TOOLCHOICE_MODE']._serialized_start=1558
+  _globals['_TOOLCHOICE_MODE']._serialized_end=1635
 # @@protoc_insertion_point(module_scope)

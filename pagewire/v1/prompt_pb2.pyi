@@ -100,16 +100,28 @@ class ContentPart(_message.Message):
     def __init__(self, text: _Optional[str] = ..., media: _Optional[_Union[Media, _Mapping]] = ...) -> None: ...
 
 class Media(_message.Message):
-    __slots__ = ("data", "uri", "mime_type", "cache_id")
+    __slots__ = ("data", "uri", "sha256", "frames", "mime_type", "cache_id")
     DATA_FIELD_NUMBER: _ClassVar[int]
     URI_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
     MIME_TYPE_FIELD_NUMBER: _ClassVar[int]
     CACHE_ID_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     uri: str
+    sha256: bytes
+    frames: VideoFrames
     mime_type: str
     cache_id: str
-    def __init__(self, data: _Optional[bytes] = ..., uri: _Optional[str] = ..., mime_type: _Optional[str] = ..., cache_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ..., uri: _Optional[str] = ..., sha256: _Optional[bytes] = ..., frames: _Optional[_Union[VideoFrames, _Mapping]] = ..., mime_type: _Optional[str] = ..., cache_id: _Optional[str] = ...) -> None: ...
+
+class VideoFrames(_message.Message):
+    __slots__ = ("files", "seconds")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedScalarFieldContainer[bytes]
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, files: _Optional[_Iterable[bytes]] = ..., seconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Tool(_message.Message):
     __slots__ = ("name", "description", "parameters", "strict")

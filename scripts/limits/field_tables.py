@@ -18,7 +18,13 @@ from frontend.validation.requests import (
     MAX_SCORED_BYTES,
 )
 from frontend.validation.rules import IDENTIFIER, MAX_COUNT, PRIORITY, Rule
-from pagewire.limits import MAX_MEDIA, MAX_MEDIA_ASPECT, MAX_MEDIA_PIXELS, MAX_VECTOR_VALUES
+from pagewire.limits import (
+    MAX_MEDIA,
+    MAX_MEDIA_ASPECT,
+    MAX_MEDIA_PIXELS,
+    MAX_MEDIA_SECONDS,
+    MAX_VECTOR_VALUES,
+)
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
@@ -47,8 +53,8 @@ Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
 MEDIA = Elsewhere(
-    f"at most {MAX_MEDIA} in a prompt, {MAX_MEDIA_PIXELS} pixels in all, no side {MAX_MEDIA_ASPECT} times the"
-    " other; of prompts to generate from, and to tokenize",
+    f"at most {MAX_MEDIA} in a prompt, {MAX_MEDIA_PIXELS} pixels or {MAX_MEDIA_SECONDS} s in all, no side"
+    f" {MAX_MEDIA_ASPECT} times the other; of prompts to generate from, and to tokenize",
     VALIDATION,
 )
 SERVED_MODEL = Elsewhere("a name that is served, or of an adapter that the caller may use", GENERATOR)

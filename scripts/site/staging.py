@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/scoring.md",
         "docs/prompt-embeddings.md",
         "docs/images.md",
+        "docs/audio.md",
         "docs/gateways.md",
         "docs/tei.md",
         "docs/structured-output.md",

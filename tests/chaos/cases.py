@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from pagewire import SamplingParams
+from pagewire import Image, SamplingParams
 
 NUM_CASES = 80
 PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d", "Give me JSON for Italy.", "ä 😀 € once")
@@ -32,11 +32,16 @@ class Case:
     """It is a conversation, whose answer is a call."""
     adapter: str = ""
     """The name of its adapter; "": the base model answers."""
+    image: bytes = b""
+    """A file that its prompt asks about, as a conversation; empty: there is none."""
 
     @property
     def request(self) -> dict[str, Any]:
         """The arguments of generate() and stream()."""
         model = {"model": self.adapter} if self.adapter else {}
+        if self.image:
+            parts = [Image(self.image), self.prompt]
+            return {"prompt": [{"role": "user", "content": parts}], "params": self.params}
         if not self.calls:
             return {"prompt": self.prompt, "params": self.params, **model}
         asked = [{"role": "user", "content": self.prompt}]
@@ -129,16 +134,24 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_cases(adapters: Sequence[str] = ()) -> Iterator[Case]:
-    """Four of each kind, with other prompts, seeds and lengths, and with each of these adapters and none."""
+SEEN = ("greedy", "seeded", "penalties", "filters", "n", "log-probabilities of some", "unary", "best of")
+"""Kinds that a small model with random weights can be asked for, beside images."""
+
+
+def make_cases(adapters: Sequence[str] = (), images: Sequence[bytes] = ()) -> Iterator[Case]:
+    """Four of each kind, with other prompts, seeds and lengths, and with each of these adapters and none. Or,
+    where there are images, ten of each kind that can have them, all but every third with one."""
+    kinds = SEEN if images else tuple(KINDS)
     for number in range(NUM_CASES):
-        kind = list(KINDS)[number % len(KINDS)]
+        kind = kinds[number % len(kinds)]
         options = {"seed": 1000 + number, **_COMMON, **KINDS[kind]}
         ways = {name: options.pop(name, False) for name in ("unary", "needs_stop", "calls")}
-        options["max_tokens"] += _CHANGED_LENGTHS * (number // len(KINDS))
+        options["max_tokens"] += _CHANGED_LENGTHS * (number // len(kinds))
         prompt = PROMPTS[number % len(PROMPTS)]
-        adapter = ("", *adapters)[number // len(KINDS) % (1 + len(adapters))]
-        yield Case(number, kind, prompt, SamplingParams(**options), **ways, adapter=adapter)
+        adapter = ("", *adapters)[number // len(kinds) % (1 + len(adapters))]
+        image = images[number % len(images)] if images and number % 3 else b""
+        params = SamplingParams(**options)
+        yield Case(number, kind, prompt, params, **ways, adapter=adapter, image=image)
 
 
 def choose_stop(texts: list[str]) -> str:

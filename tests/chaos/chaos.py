@@ -35,6 +35,8 @@ from tests.worker.adapters.peft_files import write_adapter
 
 _NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0, "resume_timeout": 2 * PATIENCE_S}
 """Nor does a client: on a machine that has a lot to do, half a minute may pass before a core is back."""
+SEEING = "seeing"
+"""A small model with an encoder of images, on a CPU."""
 DEFAULT = "default"
 """The demo model with the default of each flag, also of those that give up."""
 DEVICES: dict[str, dict[str, Any]] = {
@@ -49,14 +51,24 @@ DEVICES: dict[str, dict[str, Any]] = {
     },
     "cpu": {"device": "cpu", "dtype": "float32", **_NO_GIVING_UP},
     "cuda": {"device": "cuda", "dtype": "float32", "gpu_memory_utilization": 0.5, **_NO_GIVING_UP},
+    # Fewer tokens in a step than prompts have, and an encoder for one image at a time.
+    SEEING: {
+        "device": "cpu",
+        "dtype": "float32",
+        "max_num_batched_tokens": 64,
+        "encoder_cache_tokens": 40,
+        **_NO_GIVING_UP,
+    },
     DEFAULT: {"no_standby": False},
 }
-TOLERANCES = {"simulated": 0.0, "cpu": 1e-3, "cuda": 1e-3, DEFAULT: 0.0}
+TOLERANCES = {"simulated": 0.0, "cpu": 1e-3, "cuda": 1e-3, SEEING: 0.0, DEFAULT: 0.0}
 """Of log-probabilities: a resumed sequence is computed in other pieces, which a model's float32 sums show."""
 FRONTENDS = 3
 ADAPTED = "simulated", "cpu"
 """Devices whose streams have adapters, too."""
 ADAPTERS = "first", "second"
+NUM_IMAGES = 5
+"""More than the encoder's cache has room for, so that images are encoded again without a kill, too."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,15 @@ class Setting:
     """Of each stage of a worker."""
     stages: int = 1
     """Of each worker."""
+
+    @property
+    def images(self) -> tuple[bytes, ...]:
+        """Files that prompts ask about, where the model sees."""
+        if self.device != SEEING:
+            return ()
+        from tests.frontend.media.pictures import file_of, picture  # with Pillow
+
+        return tuple(file_of(picture(40 + 9 * number, 30)) for number in range(NUM_IMAGES))
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -110,10 +131,12 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     patience = recovery.PATIENCE_S if device == DEFAULT else 2 * PATIENCE_S
     template, adapters = path.with_suffix(".jinja"), path.with_suffix(".adapters")
     template.write_text(TEMPLATE)
+    model = _model_of(setting, path.with_suffix(".model"))
     _write_adapters(setting, adapters)
     writer = Writer(path, seed=seed, counts=dict(counts), tolerance=TOLERANCES[device], **asdict(setting))
     with _busy(setting.load), mock.patch.object(recovery, "PATIENCE_S", patience):
         service = services.start(
+            model,
             frontends=setting.frontends,
             data_parallel_size=setting.cores,
             tensor_parallel_size=setting.ranks,
@@ -129,9 +152,19 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
             finally:
                 writer.close()
             trouble += _what_is_left(service)
-    shutil.rmtree(adapters, ignore_errors=True)
+    for folder in (adapters, path.with_suffix(".model")):
+        shutil.rmtree(folder, ignore_errors=True)
     history = read(path)
     return Result(history, check(history), [*trouble, *malformed(history)])
+
+
+def _model_of(setting: Setting, folder: Path) -> str:
+    """Returns the model, written into the folder if it sees."""
+    if setting.device != SEEING:
+        return DEMO_MODEL
+    from tests.vision_models import make_vision_model  # with transformers
+
+    return str(make_vision_model(folder, "llava"))
 
 
 def _write_adapters(setting: Setting, folder: Path) -> None:
@@ -161,7 +194,7 @@ async def _strike_and_stream(
     trouble: list[str] = []
     load = Load([service.address] * 2, writer, seed)
     try:
-        cases = await load.make_twins(list(make_cases(setting.adapters)))
+        cases = await load.make_twins(list(make_cases(setting.adapters, setting.images)))
         streams = asyncio.create_task(load.run(cases))
         try:
             while setting.gaps is not None and not await asyncio.to_thread(services.have_standbys, service):
@@ -186,6 +219,8 @@ async def _strike_and_stream(
 def malformed(history: History) -> Iterator[str]:
     """What does not have the form that its case asks for, of the undisturbed: all others equal them. On the
     simulated device some of each kind are complete; a real model may go on to the last token of all."""
+    if history.begin["device"] == SEEING:  # whose cases have no form
+        return
     cases = {case.number: case for case in make_cases()}
     ended: Counter[str] = Counter()
     for number, twin in history.twins.items():

@@ -47,6 +47,14 @@ def test_cases_are_of_all_kinds():
     assert sum(case.streams for case in cases) > NUM_CASES / 2
 
 
+def test_cases_with_images_are_of_kinds_that_can_have_them():
+    cases = list(make_cases(images=[b"a", b"b"]))
+    assert len(cases) == NUM_CASES == len({case.params.seed for case in cases})
+    assert {case.image for case in cases} == {b"", b"a", b"b"}
+    assert not any(case.has_form or case.needs_stop or case.params.prompt_logprobs for case in cases)
+    assert isinstance(cases[1].request["prompt"], list) and isinstance(cases[0].request["prompt"], str)
+
+
 def test_a_stop_string_lies_late_and_across_a_border():
     texts = ["ab", "cd", "ef", "gh", "ij", "kl"]
     assert choose_stop(texts) == "ghij"

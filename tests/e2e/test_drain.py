@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 
 import pytest
 
@@ -18,10 +19,15 @@ PROMPT = ", ".join(map(str, range(1, 90)))
 PARAMS = {"max_tokens": 160, "ignore_eos": True, "temperature": 1.0, "logprobs": 2}
 
 
-@pytest.fixture(scope="module", params=["simulated", "cpu"])
+@pytest.fixture(scope="module", params=["simulated", "cpu", "nixl"])
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    flags = {"device": request.param, "data_parallel_size": 2, "drain_timeout": 60.0, "http_port": 0}
-    if request.param == "simulated":
+    device = "simulated" if request.param == "simulated" else "cpu"
+    flags = {"device": device, "data_parallel_size": 2, "drain_timeout": 60.0, "http_port": 0}
+    if request.param == "nixl":
+        if not any(map(find_spec, ("nixl", "nixl_cu12", "nixl_cu13"))):
+            pytest.skip("the extra nixl, of 235 MB, is not installed")
+        flags["kv_transfer"] = "nixl"
+    if device == "simulated":
         flags["profile"] = "cpu"
     with services.start(max_deaths=99, **flags) as service:
         yield service
@@ -37,7 +43,7 @@ DISASTERS = {
 }
 
 
-@pytest.mark.parametrize("service", ["cpu"], indirect=True)
+@pytest.mark.parametrize("service", ["cpu", "nixl"], indirect=True)
 def test_blocks_of_a_model_are_copied(service: Service) -> None:
     drain_the_first_core(service)
 

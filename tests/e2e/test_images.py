@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 import torch
 import transformers
 
 pytest.importorskip("PIL")
 
-from pagewire import Client, Image, SamplingParams
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
+
+from pagewire import Client, Image, SamplingParams, Video
 from pagewire.local_service import Service
 from pagewire.v1.generation_pb2_grpc import GenerationServiceStub
 from pagewire_client.params import generate_request
@@ -21,6 +24,7 @@ from pagewire_client.results import Generation
 from tests.e2e import services
 from tests.frontend.media.pictures import file_of, picture
 from tests.vision_models import FAMILIES, make_vision_model
+from tests.worker.vision.images import Judge
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -39,9 +43,15 @@ def conversation(*numbers: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
-def prompt_ids(service: Service, numbers: tuple[int, ...]) -> list[int]:
+FRAMES = [PICTURES[0].rotate(9 * number) for number in range(3)]
+ABOUT_A_VIDEO = [
+    {"role": "user", "content": [Video(list(map(file_of, FRAMES)), [0, 0.5, 1]), "What happens?"]}
+]
+
+
+def prompt_ids(service: Service, messages: list[dict[str, Any]]) -> list[int]:
     """The tokens of a conversation."""
-    request = generate_request(conversation(*numbers), SamplingParams(max_tokens=1), {}, "")
+    request = generate_request(messages, SamplingParams(max_tokens=1), {}, "")
     request.output.prompt_token_ids = True
     with grpc.insecure_channel(service.address) as channel:
         return list(GenerationServiceStub(channel).GenerateUnary(request).prompt.token_ids)
@@ -76,6 +86,27 @@ def expected(model: Any, folder: Path, family: str, prompt: list[int], numbers: 
     return tokens
 
 
+@torch.inference_mode()
+def expected_of_a_video(folder: Path, family: str, prompt: list[int]) -> list[int]:
+    """What transformers continues a prompt about FRAMES with, of which it gets the last one twice."""
+    judge, ids = Judge(folder, family), torch.tensor([prompt])
+    size = FAMILIES[family]["videos"]["size"]
+    limits = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+    height, width = smart_resize(len(FRAMES), *FRAMES[0].size[::-1], factor=8, **limits)
+    resized = [np.array(each.resize((width, height), resample=3)) for each in (*FRAMES, FRAMES[-1])]
+    judge.model.generation_config.eos_token_id = None
+    found = judge.model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        mm_token_type_ids=(ids == judge.model.config.video_token_id).int() * 2,
+        **judge.videos([np.stack(resized)]),
+        do_sample=False,
+        max_new_tokens=TOKENS,
+    )
+    tokens: list[int] = found[0, len(prompt) :].tolist()
+    return tokens
+
+
 CHUNKS = {"max_num_batched_tokens": 16, "block_size": 8}
 FEWER_ROWS = CHUNKS | {"max_num_seqs": 8}
 """Beside which an image that is seen whole has room in a step."""
@@ -103,7 +134,12 @@ def test_transformers_tokens(tmp_path: Path, family: str, modes: tuple[dict[str,
         with services.start(folder, dtype="float32", **flags) as service, Client(service.address) as client:
             streams = [client.stream(conversation(*numbers), GREEDY) for numbers in SETS]
             results = [stream.result() for stream in streams]
-            prompts = [prompt_ids(service, numbers) for numbers in SETS]
+            prompts = [prompt_ids(service, conversation(*numbers)) for numbers in SETS]
+            if "videos" in FAMILIES[family]:
+                result = client.generate(ABOUT_A_VIDEO, GREEDY)
+                ids = prompt_ids(service, ABOUT_A_VIDEO)
+                assert result.outputs[0].token_ids == expected_of_a_video(folder, family, ids)
+                assert result.usage.image_tokens
         found.append([result.outputs[0].token_ids for result in results])
     assert all(each == found[0] for each in found)
     model = reference(folder, family)

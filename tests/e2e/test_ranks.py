@@ -108,7 +108,7 @@ def content(generation: Generation) -> object:
         ("qwen3_5", {"dtype": "bfloat16", "quantization": "int8"}, [(2, 2)]),
         ("falcon_h1", {"dtype": "bfloat16"}, [(2, 2)]),
         ("youtu", {"dtype": "bfloat16"}, [SHARED]),
-        ("deepseek_v3", {"dtype": "float32"}, [STAGED]),
+        ("deepseek_v3", {"dtype": "float32", "burst_ms": 0.0}, [STAGED]),
         ("gemma4", {"dtype": "bfloat16"}, [(2, 2)]),
         ("gpt_oss", {"dtype": "bfloat16", "quantization": "int4"}, [SHARED]),
         ("gptq", {"dtype": "bfloat16"}, [SHARED]),

@@ -12,6 +12,7 @@ import pytest
 
 from pagewire import Client
 from pagewire.local_service import Service
+from pagewire.v1 import inspection_pb2 as pb
 from pagewire_client.results import Generation
 from tests.e2e import services
 
@@ -64,6 +65,8 @@ def num_handed_over(service: Service) -> float:
 def wait_for_both(client: Client) -> None:
     client.wait_ready()
     services.wait_until(lambda: len(client.load().ranks) == 2)
+    roles = [engine.role for engine in client.list_engines().engines]
+    assert roles == [pb.ENGINE_ROLE_PREFILL, pb.ENGINE_ROLE_DECODE]
 
 
 def test_requests_go_on_at_the_core_that_decodes(service: Service, expected: list[Generation]) -> None:

@@ -251,14 +251,14 @@ def run(
 ) -> int:
     """Steps until nothing is left to do, or so many times; the number of steps that were executed.
 
-    ahead: a step is planned before the result of the one before it is taken in.
+    ahead: steps are planned before the results of those before them are taken in.
     """
     for done in range(steps):
         plan = scheduler.schedule(now)
         scheduler.check_invariants()
         if plan.rows:
             worker.submit(plan)
-        if scheduler.in_flight and (len(scheduler.in_flight) > ahead or not plan.rows):
+        for _ in range(num_results_due(scheduler, plan, ahead=ahead)):
             scheduler.update(worker.collect())
             scheduler.check_invariants()
         for _, message in encode_outputs(scheduler.take_outputs(), 1, scheduler.step):
@@ -266,6 +266,12 @@ def run(
         if not plan.rows and not scheduler.requests and not scheduler.in_flight:
             return done
     return steps
+
+
+def num_results_due(scheduler: Scheduler, plan: Plan, *, ahead: bool) -> int:
+    """Results that the core waits for behind a plan."""
+    under_way = len(scheduler.in_flight)
+    return max(under_way - ahead * scheduler.most_ahead, int(under_way and not plan.rows))
 
 
 @dataclass

@@ -54,6 +54,7 @@ class House:
         drain_timeout: float = 0.0,
         encoder_budget: int = 0,
         media_memory: float = inf,
+        stages: int = 1,
     ) -> None:
         self.inbox = Inbox()
         self.sent: list[tuple[bytes, EngineMessage]] = []
@@ -67,6 +68,7 @@ class House:
             num_host_blocks=host_blocks,
             prefix_cache=prefix_cache,
             max_num_encoder_tokens=encoder_budget,
+            stages=stages,
         )
         self.worker.encoder_capacity, self.worker.encoder_budget = budget, encoder_budget or budget
         self.core = EngineCore(

@@ -35,6 +35,15 @@ def test_a_worker_waits_between_steps_while_there_is_work() -> None:
     assert counters.worker_waiting == pytest.approx(30e-6), "idle time from 210 to 10,000 does not count"
 
 
+def test_what_a_step_encodes_is_a_phase_of_it() -> None:
+    counters = Counters()
+    counters.step_done(Result(1, [], duration_us=9, forward_us=5))
+    assert not counters.encode_seconds.count and "encode" not in counters.worker_phases
+    counters.step_done(Result(2, [], duration_us=3_000_000, encode_us=2_000_000, prepare_us=5, forward_us=9))
+    assert counters.encode_seconds.count == 1 and counters.encode_seconds.sum == pytest.approx(2.0)
+    assert counters.worker_phases["encode"] == pytest.approx(2.0)
+
+
 def test_a_core_without_requests_is_idle() -> None:
     house = House()
     house.put(add_request(1))

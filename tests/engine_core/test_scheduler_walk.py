@@ -45,6 +45,7 @@ from tests.engine_core.fakes import (
     fake_token,
     make,
     namespace,
+    num_results_due,
     run,
 )
 from tests.logprob_columns import listed, top
@@ -79,6 +80,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         encoder_cache=st.sampled_from([6, 8, 30]),
         encoder_budget=st.sampled_from([1, 6, 30]),
         whole_media=st.booleans(),
+        stages=st.sampled_from([1, 1, 2, 3]),
     )
     def start(
         self,
@@ -100,6 +102,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         encoder_cache: int,
         encoder_budget: int,
         whole_media: bool,
+        stages: int,
     ) -> None:
         if state_checkpoints:  # then the worker has no swap space
             num_host_blocks = 0
@@ -120,6 +123,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             encoder_cache_tokens=encoder_cache,
             max_num_encoder_tokens=encoder_budget,
             whole_media=whole_media,
+            stages=stages if ahead and samples_per_row == 1 else 1,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -278,7 +282,7 @@ class SchedulerWalk(RuleBasedStateMachine):
                 self.worker.submit(plan)
             if abort_between and self.scheduler.requests:
                 self.abort(data)  # an abort may come while steps are under way
-            if len(under_way) > self.ahead or under_way and not plan.rows:
+            for _ in range(num_results_due(self.scheduler, plan, ahead=self.ahead)):
                 self.scheduler.update(self.worker.collect())
                 self.scheduler.check_invariants()
             self.collect()

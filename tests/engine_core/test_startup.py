@@ -169,6 +169,18 @@ def test_what_ranks_on_several_hosts_do_not_go_with(change: dict[str, Any], flag
     assert flag in error.value.why and error.value.todo
 
 
+def test_nixl_is_installed_and_has_something_to_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine_core.startup.find_spec", lambda name: None)
+    with pytest.raises(StartupError, match="not installed") as refused:
+        check_config(EngineConfig(kv_transfer="nixl", prefix_cache_key="f"))
+    assert "pagewire[nixl]" in refused.value.todo
+    check_config(EngineConfig(kv_transfer="nixl", prefix_cache_key="f", external_workers=True))
+    monkeypatch.setattr("engine_core.startup.find_spec", lambda name: name == "nixl_cu12" or None)
+    with pytest.raises(StartupError, match="without --prefix-cache-key"):
+        check_config(EngineConfig(kv_transfer="nixl"))
+    check_config(EngineConfig(kv_transfer="nixl", prefix_cache_key="f"))
+
+
 def test_a_role_needs_a_worker_that_copies_blocks() -> None:
     config, facts = EngineConfig(role="prefill"), ready()
     with zmq.Context() as context:
@@ -189,19 +201,20 @@ def test_the_context_is_capped_by_the_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "largest", "cache", "budget"),
+    ("flags", "largest", "tokens", "cache", "budget"),
     [
-        ({}, 0, 2048, 2048),
-        ({}, 4096, 4096, 2048),
-        ({"max_num_batched_tokens": 512}, 576, 576, 512),
-        ({"encoder_cache_tokens": 100, "max_num_encoder_tokens": 9}, 576, 100, 9),
+        ({}, 0, 0, 2048, 2048),
+        ({}, 4096, 1, 4096, 2048),
+        ({"max_num_batched_tokens": 512}, 576, 10, 576, 51),
+        ({"max_num_batched_tokens": 512}, 576, 1000, 576, 1),
+        ({"encoder_cache_tokens": 100, "max_num_encoder_tokens": 9}, 576, 10, 100, 9),
     ],
 )
 def test_the_encoder_has_room_for_a_step_or_the_largest_image(
-    flags: dict[str, Any], largest: int, cache: int, budget: int
+    flags: dict[str, Any], largest: int, tokens: int, cache: int, budget: int
 ) -> None:
     config, facts = EngineConfig(**flags), ready()
-    facts.max_item_vectors = largest
+    facts.max_item_vectors, facts.tokens_per_vector = largest, tokens
     facts.model.media_kinds.append(MEDIA_KIND_IMAGE)
     encoder, limits = make_scheduler(config, facts).encoder, make_identity(config, facts, 1).limits
     assert (encoder.capacity, encoder.budget) == (cache, budget)

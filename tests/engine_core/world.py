@@ -50,8 +50,9 @@ class World:
         encoder_cache: int = 0,
         encoder_budget: int = 0,
         whole_media: bool = False,
+        stages: int = 1,
     ) -> None:
-        """ahead: finish() plans one step ahead; step() never does."""
+        """ahead: finish() plans ahead; step() never does."""
         self.ahead = ahead
         self.scheduler = Scheduler(
             num_blocks=blocks,
@@ -75,6 +76,7 @@ class World:
             encoder_cache_tokens=encoder_cache,
             max_num_encoder_tokens=encoder_budget,
             whole_media=whole_media,
+            stages=stages,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0

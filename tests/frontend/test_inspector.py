@@ -193,6 +193,7 @@ async def test_engines_and_what_happened_to_them(service):
         1,
     )
     assert engine.architecture == "FakeForCausalLM" and not engine.unanswered_heartbeats
+    assert engine.role == pb.ENGINE_ROLE_BOTH
     assert [event.kind for event in found.events] == [pb.ENGINE_EVENT_KIND_SERVES]
     await service.engine.stop()
     while service.frontend.state.serves:

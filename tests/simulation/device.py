@@ -26,8 +26,8 @@ from tests.simulation.workload import Workload
 from worker.load import load
 from worker.platforms.base import Report
 
-MAX_UNDER_WAY = 2
-"""Plans without a result: the contract of running one step ahead."""
+MAX_AHEAD = 1
+"""Plans without a result beyond one for each stage: the contract of running ahead."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Device:
 
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool]) -> None:
         """See StepRunner."""
-        assert len(self._executor._pending) < MAX_UNDER_WAY, "too many plans are under way"
+        most_under_way = MAX_AHEAD + max(1, self.ready.stages)
+        assert len(self._executor._pending) < most_under_way, "too many plans are under way"
         if self.ranks is not None:
             self.ranks.compute(plan.step)
         self._executor.launch(plan, lambda: is_interrupted() or self._interrupts())
@@ -113,6 +114,10 @@ class Device:
     def _interrupts(self) -> bool:
         """Whether a burst ends here; with other ranks, they agree on that."""
         return self.ranks is None and self._random.random() < 0.1
+
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        """See StepRunner."""
+        return self._executor.awaits(plan)
 
     def seconds_left(self) -> float | None:
         """See StepRunner."""

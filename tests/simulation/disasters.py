@@ -80,7 +80,8 @@ def draw_states(seed: int) -> Workload:
 
 def draw_groups(seed: int) -> Workload:
     """Workers are groups of two or four ranks, which get each plan at moments of their own, so that a core
-    that is killed leaves plans that some of them have. In half of the seeds one core after another ends."""
+    that is killed leaves plans that some of them have. Half of the groups have two stages. In half of the
+    seeds one core after another ends."""
     workload = draw(seed, breaks=seed % 2 == 0, has_adapters=False)
     if seed % 2:
         _succeed(workload)
@@ -88,7 +89,11 @@ def draw_groups(seed: int) -> Workload:
     hop = step * random.choice([0.01, 0.3, 2.0])
     workload.settings = replace(workload.settings, worker_hop=hop)
     size = random.choice([2, 2, 4])
-    workload.config = replace(workload.config, tensor_parallel_size=size, speculate="")
+    shape: dict[str, int] = {"tensor_parallel_size": size}
+    if random.random() < 0.5:  # stages, without bursts, which they would do instead
+        shape = {"tensor_parallel_size": size // 2, "pipeline_parallel_size": 2}
+        workload.config = replace(workload.config, burst_ms=0.0)
+    workload.config = replace(workload.config, speculate="", **shape)
     return workload
 
 

@@ -298,7 +298,12 @@ class Engine:
         storm = self._workload.storm
         if storm is not None and storm.life_steps:
             self._notes = bytearray()
-        self._notes = next_journal(bytes(self._notes), scheduler.num_rows, killed=self._host.was_killed)
+        self._notes = next_journal(
+            bytes(self._notes),
+            scheduler.num_rows,
+            killed=self._host.was_killed,
+            num_steps=1 + max(1, ready.stages),
+        )
         self._host.was_killed = False
         scheduler.open(CrashJournal(self._notes))
         parts = identity, scheduler, workers, inbox, self._send, clock

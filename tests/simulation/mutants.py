@@ -449,12 +449,22 @@ def _names_are_told_to_new_frontends_alone(patch: Callable[..., None]) -> None:
 
 def _a_rank_begins_a_step_that_others_do_not_have(patch: Callable[..., None]) -> None:
     """Whatever its core has sent before it was killed."""
-    patch(Ranks, "begin_step", lambda self: None)
+    patch(Ranks, "begin_step", lambda self, micro_batch: None)
 
 
 def _ranks_do_not_leave_their_core_together(patch: Callable[..., None]) -> None:
     """What one has waited for in vain is counted on."""
     patch(Ranks, "leave_core", lambda self: None)
+
+
+def _a_victim_begins_before_its_token_is_known(patch: Callable[..., None]) -> None:
+    """Several plans may be in flight, the oldest of which samples it."""
+
+    def look(self: Admission, sequence: CoreSequence) -> list[int] | None:
+        cached = self._prefix_cache.find(sequence)
+        return cached if self.fits(sequence, cached) else None
+
+    patch(Admission, "look", look)
 
 
 def _images_do_not_name_blocks(patch: Callable[..., None]) -> None:
@@ -525,6 +535,7 @@ _KINDS = {
     "vectors outlive their core": "images",
     "a rank begins a step that others do not have": "groups",
     "ranks do not leave their core together": "groups",
+    "a victim begins before its token is known": "groups",
 }
 """Where it takes another kind of seeds."""
 _FIRST = {

@@ -106,3 +106,6 @@ class VirtualRanks(Ranks):
 
     def _pause(self) -> None:
         self._wait()
+
+    def _doze(self) -> None:
+        self._wait()

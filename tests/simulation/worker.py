@@ -5,6 +5,7 @@ Its execute loop, and how it goes from one core to the next, are real: worker.lo
 
 from collections import deque
 from contextlib import suppress
+from math import prod
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +23,7 @@ from tests.simulation.workload import Workload
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.rank_runner import of_rank
+from worker.group_shape import group_shape
 from worker.loop import RankGone
 from worker.main import await_end
 
@@ -194,7 +196,7 @@ class WorkerProcess:
 
     def _join(self, initialize: worker_pb2.Initialize) -> VirtualRanks | None:
         """None: it is no group. Raises RankGone."""
-        size, hop = initialize.tensor_parallel_size, self._workload.settings.worker_hop
+        size, hop = prod(group_shape(initialize)), self._workload.settings.worker_hop
         if size == 1:
             return None
         group = self.host.group(initialize.group_name, size)

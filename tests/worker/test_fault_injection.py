@@ -28,6 +28,9 @@ class Runner:
     def compile_grammar(self, grammar: str) -> Future[object]:
         raise AssertionError("no row has a grammar")
 
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        return False
+
     def seconds_left(self) -> float | None:
         return 0.5 if self._left else None
 

@@ -28,6 +28,9 @@ class Device:
         self.compiling[grammar] = Future()
         return self.compiling[grammar]
 
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        return False
+
     def seconds_left(self) -> float | None:
         if self._num_finished == len(self.spans):
             return None
@@ -105,6 +108,9 @@ def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> N
 
         def compile_grammar(self, grammar: str) -> "Future[object]":
             raise AssertionError("no row has a grammar")
+
+        def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+            return False
 
         def seconds_left(self) -> float | None:
             return 0.0 if self.results else None

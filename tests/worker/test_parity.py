@@ -117,7 +117,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama4, two experts, dense layers, no norms, chunks of three": (
         "llama4",
         {"num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "use_qk_norm": False}
-        | {"attention_bias": True, "attention_chunk_size": 3, "floor_scale": 1},
+        | {"attention_bias": True, "attention_chunk_size": 3, "floor_scale": 1}
+        | {"rope_parameters": LLAMA3 | {"low_freq_factor": 1.0, "high_freq_factor": 1.0}},
     ),
     "llama4, positions in all layers, one KV head, tied": (
         "llama4",

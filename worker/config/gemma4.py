@@ -18,6 +18,7 @@ class Gemma4Config(DecoderConfig):
     wide_shared: bool  # feed-forward parts of these are twice as wide
     layer_width: int  # P: of the vector that each layer has for a token; 0: none
     layer_vocab: int  # rows of the table of these vectors
+    pad_token: int  # whose row of that table stands for what is no token
 
     def kv_sizes(self, layer: int) -> tuple[int, int]:
         """Returns the KV heads and the head size of a layer."""

@@ -15,6 +15,7 @@ from typing import Any
 from pagewire.checkpoints.files import config_overrides, read_object
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
+from worker.config.audio import AudioConfig
 from worker.config.gguf import read_gguf_config
 from worker.config.vision import VisionConfig
 
@@ -225,7 +226,9 @@ class ModelConfig:
     bidirectional: bool = False  # a query sees as far ahead as back: prompts are computed in one step
     whole_images: tuple[bool, ...] = ()  # by layer: tokens of an image see all of it; empty: in no layer
     chunked: bool = False  # windows are chunks: a query sees those of its own chunk of so many tokens
-    vision: VisionConfig | None = None  # of the encoder of images; None: the model sees none
+    vision: VisionConfig | AudioConfig | None = (
+        None  # of the encoder of images, or of sounds; None: it has none
+    )
     decoder: str = ""  # architecture of the decoder that an encoder stands beside; empty: the model is it
     sizes: list[tuple[Fields, str, int]] = field(default_factory=list, compare=False, repr=False)
 

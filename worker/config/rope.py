@@ -219,8 +219,8 @@ def _rotary_dim(rope: Fields, fields: Fields, head_dim: int, defaults: RopeDefau
 
 def _read_llama3(rope: Fields, common: dict[str, Any]) -> RopeConfig:
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if high <= low:
-        raise rope.wrong("high_freq_factor", "must be greater than low_freq_factor")
+    if high < low:
+        raise rope.wrong("high_freq_factor", "must be at least low_freq_factor")
     return RopeConfig(**common, low_freq_factor=low, high_freq_factor=high)
 
 

@@ -2,10 +2,12 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from kernels.api import (
@@ -23,10 +25,12 @@ from kernels.ops.attention.ragged import Integers
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.rows import AdapterRows
+from worker.config.audio import AudioConfig
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
+from worker.cpu.memory_retry import compute_in_pieces, sampled_positions
 from worker.cpu.step_repeater import StepRepeater
 from worker.executor.backend import (
+    BegunStep,
     Completion,
     Deferred,
     LaunchClock,
@@ -46,6 +50,7 @@ from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
+from worker.step.exhaustion import is_out_of_memory
 from worker.step.grid_positions import GridPositionRows
 from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
@@ -107,7 +112,8 @@ class CpuBackend:
         self.adapters = adapters
         virtual_tokens = None if adapters is None else adapters.store.find_virtual_tokens
         vision = None if model.vision is None else model.vision.config
-        media = EncodedItems(model.vision, 1 if vision is None else vision.vectors_per_position)
+        num_vectors = 1 if vision is None else vision.vectors_per_position
+        media = EncodedItems(model.vision, num_vectors, isinstance(vision, AudioConfig))
         self._embeddings = EmbeddingRows(cache.layout.dtype, virtual_tokens, media=media)
         self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
@@ -133,6 +139,12 @@ class CpuBackend:
         has_states = states is not None
         layers = cache.specs, cache.layout, kernels, has_states
         self._build_inputs = input_builder(rows, *layers, sampler.columns)
+        self._stage: FusedDecoder | None = None  # that computes micro-batches
+        self._builders: deque[BuildInputs] = deque()
+        if isinstance(model, FusedDecoder) and model.computes_micro_batches and observe is None:
+            self._stage = model
+            for _ in range(model.model.stage.count):  # steps that have begun keep their inputs
+                self._builders.append(input_builder(rows, *layers, sampler.columns))
         self._repeater = self._make_repeater(check)
         self._plan: worker_pb2.StepPlan | None = None  # that is launched
         self._batch: StepBatch
@@ -215,15 +227,44 @@ class CpuBackend:
             self.states.mark(self._batch.spans)
 
     def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
-        batch = self._embeddings.put(step, self._build_inputs(step, wanted))
+        build = self._build_inputs
+        if self._in_stages:
+            self._builders.rotate(1)
+            build = self._builders[0]
+        batch = self._embeddings.put(step, build(step, wanted))
         batch = self._token_types.put(step, self._grids.put(step, batch))
         if self._whole_media is not None:
             batch = self._whole_media.put(step, batch)
         return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
+    @property
+    def _in_stages(self) -> bool:
+        """Whether the plan is a micro-batch that stages compute one after the other."""
+        return self._stage is not None and self._plan is not None and self._plan.micro_batch
+
+    @property
+    def stages(self) -> int:
+        """That compute micro-batches at the same time."""
+        return 1 if self._stage is None else self._stage.model.stage.count
+
+    def begin(self) -> BegunStep | None:
+        if self._stage is None or not self._in_stages or self._stage.gets_tokens:
+            return None
+        self._begin(self._stage)
+        return BegunOnCpu(self._stage, self.sampler, self._rows, self._batch)
+
+    def _begin(self, stage: FusedDecoder) -> torch.Tensor:
+        """Computes the layers of this stage. Returns its hidden states [T, E]."""
+        hidden = stage.begin(self._batch, self._caches)
+        if self.states is not None:
+            self.states.finish(self._step)
+        return hidden
+
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may
         have changed states already, and where tokens see those behind them."""
+        if self._stage is not None and self._in_stages:
+            return PassedOn(self._stage, self.sampler, self._rows, self._batch, self._begin(self._stage))
         try:
             hidden = self.compute(self._step, self._batch)
             return CpuOutputs(
@@ -311,7 +352,7 @@ class CpuOutputs:
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
         wants_tokens = self._batch.wanted == Wanted.TOKENS
-        chosen = self._model.chosen_tokens(self._hidden) if wants_tokens else None
+        chosen = self._chosen_tokens() if wants_tokens else None
         if chosen is not None:
             of_rows = chosen if index is None else chosen[torch.from_numpy(index)]
             taken = self._sampler.take(of_rows, rows.tolist(), lambda: self._logits(index))
@@ -352,8 +393,64 @@ class CpuOutputs:
         if self._all_logits is None and self._model.gets_tokens:
             self._all_logits = torch.zeros(1, 1).expand(self._batch.num_logits, self._rows.vocab_size)
         if self._all_logits is None:
-            self._all_logits = self._model.sampled_logits(self._hidden, self._batch)
+            self._all_logits = self._sampled_logits()
         return self._all_logits if index is None else self._all_logits[torch.from_numpy(index)]
+
+    def _sampled_logits(self) -> torch.Tensor:
+        return self._model.sampled_logits(self._hidden, self._batch)
+
+    def _chosen_tokens(self) -> torch.Tensor | None:
+        return self._model.chosen_tokens(self._hidden)
+
+
+class PassedOn(CpuOutputs):
+    """What a later stage has of a micro-batch: rank 0 alone learns the tokens, which no other layer reads."""
+
+    def sample(
+        self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
+    ) -> SampledTokens:
+        tokens = np.zeros(len(rows), np.int64)
+        self._sampler.append(rows.tolist(), torch.from_numpy(tokens))
+        return SampledTokens(tokens, lambda: tokens, lambda: None)
+
+
+class EndedOutputs(CpuOutputs):
+    """Those of a micro-batch at stage 0."""
+
+    def __init__(self, model: FusedDecoder, sampler: Sampler, rows: RowTable, batch: StepBatch) -> None:
+        """Waits for the last stage."""
+        hidden, self._computed = model.end(batch)
+        super().__init__(model, sampler, rows, batch, hidden)
+
+    def sample(
+        self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
+    ) -> SampledTokens:
+        with self._sampler.untold():
+            return super().sample(rows, index, logprobs)
+
+    def _sampled_logits(self) -> torch.Tensor:
+        computed = self._computed.logits
+        return super()._sampled_logits() if computed is None else computed
+
+    def _chosen_tokens(self) -> torch.Tensor | None:
+        return self._computed.tokens
+
+
+class BegunOnCpu:
+    """A worker.executor.backend.BegunStep."""
+
+    def __init__(self, model: FusedDecoder, sampler: Sampler, rows: RowTable, batch: StepBatch) -> None:
+        self.room, self.most_begun = model.message_tokens, model.model.stage.count
+        self._group = model.model.stage.before
+        self._parts = model, sampler, rows, batch
+
+    @property
+    def has_arrived(self) -> bool:
+        """Raises RankGone."""
+        return self._group.has_arrived()
+
+    def outputs(self) -> StepOutputs:
+        return EndedOutputs(*self._parts)
 
 
 class Completed:

@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
+from worker.step.exhaustion import is_out_of_memory
 from worker.step.plan_reader import Measures, Step
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether an allocation has failed: in numpy, or in torch, which raises RuntimeError for that."""
-    return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
 def compute_in_pieces(step: Step, forward: Callable[[Step], None]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kernels.cpu.runtime.rank_link import RankLink
+from worker.cpu.rank_memory import RanksOfPart
 from worker.cpu.rank_peers import Exchange, RankPeers
 from worker.parallel import ONE_RANK, Groups, ParallelGroup, Stage
 
@@ -27,6 +28,25 @@ class ProcessGroup(ParallelGroup):
         parts = torch.empty((self.size, *part.shape), dtype=part.dtype)
         self.ranks.exchange(part.data_ptr(), part.nbytes, parts.data_ptr())
         return parts.unbind(0)
+
+    def send(self, x: torch.Tensor) -> None:
+        """Raises RankGone."""
+        if not isinstance(self.ranks, RanksOfPart):
+            return super().send(x)
+        x = x.contiguous()
+        self.ranks.send(x.data_ptr(), x.nbytes)
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Raises RankGone."""
+        if not isinstance(self.ranks, RanksOfPart):
+            return super().receive(shape, dtype)
+        out = torch.empty(shape, dtype=dtype)
+        self.ranks.receive(out.data_ptr(), out.nbytes)
+        return out
+
+    def has_arrived(self) -> bool:
+        """Raises RankGone."""
+        return not isinstance(self.ranks, RanksOfPart) or self.ranks.has_arrived()
 
 
 def make_groups(ranks: RankPeers, tensor: int, starts: tuple[int, ...]) -> Groups:

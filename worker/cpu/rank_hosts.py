@@ -128,7 +128,7 @@ class HostRanks(RankPeers):
                 self._meeting.abandoned = gloo
             raise
 
-    def begin_step(self) -> None:
+    def begin_step(self, *, micro_batch: bool = False) -> None:
         """A plan that some ranks have got alone is begun, and ends with the group."""
         if self._meeting.is_core_lost():
             raise EngineGone

@@ -26,6 +26,7 @@ from worker.group_shape import group_shape, parts_of
 from worker.loop import RankGone
 
 _LOOK_S = 0.01
+_DOZE_S = 0.0002
 _REPORT_S = 1.0
 _HEADER = 1 << 16
 """Bytes of a file of weights that its digest covers: names, shapes and places of its tensors."""
@@ -41,6 +42,21 @@ class RanksOfPart(Exchange):
 
     def exchange(self, source: int, count: int, target: int) -> None:
         self._ranks.exchange_by(self.link, source, count, target)
+
+    def send(self, source: int, count: int) -> None:
+        """Sends [count] bytes from the first of two ranks, which need not wait for the other one. Raises
+        RankGone."""
+        self._ranks.wait_for(lambda look: self.link.send(source, count, look))
+
+    def receive(self, target: int, count: int) -> None:
+        """Takes [count] bytes that the first of two ranks sends. Raises RankGone."""
+        self._ranks.wait_for(lambda look: self.link.receive(target, count, look))
+
+    def has_arrived(self) -> bool:
+        """Returns whether receive() would not wait. Raises RankGone."""
+        if not self.link.has_arrived:
+            self._ranks.check_peers()
+        return self.link.has_arrived
 
 
 class Ranks(RankPeers):
@@ -86,11 +102,34 @@ class Ranks(RankPeers):
         self._since = 0.0
         link.exchange(source, count, target, self._look_for)
 
-    def begin_step(self) -> None:
-        """Returns when all ranks have the plan of the next step. Raises EngineGone when one has lost the
-        core without it: then no rank begins the step. Raises RankGone."""
+    def check_peers(self) -> None:
+        """Raises RankGone where another rank has ended, or given up."""
+        self._check_peers()
+
+    def wait_for(self, move: Callable[[Callable[[int], None]], None]) -> None:
+        """Moves bytes; the function gets what it is to call while a rank is missing. Raises RankGone."""
         self._since = 0.0
-        self.link.exchange(0, 0, 0, self._look_for_the_core)
+        move(self._look_for)
+
+    def announce_plan(self) -> None:
+        self.link.announce_plan()
+
+    def begin_step(self, *, micro_batch: bool = False) -> None:
+        """Returns when all ranks have the plan of the next step. Raises EngineGone when one has lost the
+        core without it: then no rank begins the step. Raises RankGone.
+
+        micro_batch: other ranks may be computing the step before; else all begin together.
+        """
+        self._since = 0.0
+        self.link.begin_plan()
+        if not micro_batch:
+            self.link.exchange(0, 0, 0, self._look_for_the_core)
+            return
+        while (missing := self.link.rank_without_plan) >= 0:
+            if self.link.has_ended_epoch(missing) and self.link.rank_without_plan == missing:
+                raise EngineGone
+            self._look_for(missing)
+            self._doze()
 
     def leave_core(self) -> None:
         """Returns when all ranks know that the core is gone, and none begins a step of it. Raises
@@ -135,6 +174,9 @@ class Ranks(RankPeers):
 
     def _pause(self) -> None:
         time.sleep(_LOOK_S)
+
+    def _doze(self) -> None:
+        time.sleep(_DOZE_S)
 
     def _look_for_the_core(self, missing: int) -> None:
         if self.link.has_left(missing):

@@ -72,10 +72,13 @@ class RankPeers(Exchange):
     def _late(self, what: str, limit_s: float) -> RankGone:
         return RankGone(f"rank {self.rank} of the worker has waited {limit_s:.0f} s for {what}")
 
+    def announce_plan(self) -> None:
+        """Says that this rank has one more plan, in the order in which it begins them."""
+
     @abstractmethod
-    def begin_step(self) -> None:
+    def begin_step(self, *, micro_batch: bool = False) -> None:
         """Returns when this rank may begin the next step. Raises EngineGone where it may not, because the
-        core is lost; RankGone."""
+        core is lost; RankGone. micro_batch: see StepPlan."""
 
     @abstractmethod
     def leave_core(self) -> None:

@@ -44,6 +44,7 @@ from worker.step.media import EncodedItems
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 from worker.step.token_types import TokenTypeRows
+from worker.step.whole_media import WholeMediaRows
 
 POLL_S = 100e-6
 """Between two checks whether a step is done, while the core may still send the next one: a result is late by
@@ -91,7 +92,11 @@ class CudaBackend:
         self.media: Media | None = self._embeddings
         self._token_types = TokenTypeRows()
         self._grids = GridPositionRows(vision)
-        kept = sampler, self._embeddings, self._grids, self._token_types, states, adapters
+        self._whole_media = WholeMediaRows() if any(spec.whole_media for spec in cache.specs) else None
+        kept = (
+            *(sampler, self._embeddings, self._grids, self._whole_media, self._token_types),
+            *(states, adapters),
+        )
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -115,6 +120,7 @@ class CudaBackend:
         self._layout: StepLayout
         self._adapts_logits = False
         self._values: StepValues | None = None  # of the step, in place of tokens
+        self._last_seen: torch.Tensor | None = None  # [T]: see InputBatch.with_last_seen()
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -163,6 +169,8 @@ class CudaBackend:
         self._embeddings.forget(step)
         values = self._embeddings.of_step(starts, step)
         self._values = None if values is None else values.with_tokens_sent(self.device.send)
+        last = None if self._whole_media is None else self._whole_media.of_step(starts, step)
+        self._last_seen = None if last is None else self.device.send(last)
 
     def logit_adapters(self, tokens: Integers) -> adapters.StepAdapters | None:
         """Returns the adapters of tokens of the step [A], as rows of logits; None: none changes logits."""
@@ -175,12 +183,16 @@ class CudaBackend:
     def forward(self) -> StepOutputs:
         is_adapted = self._adapted is not None
         graphs = self.adapted_graphs if is_adapted else self.graphs
-        graph = graphs.find(self._layout.shape.tokens) if self._values is None else None
+        by_itself = self._values is not None or self._last_seen is not None
+        graph = None if by_itself else graphs.find(self._layout.shape.tokens)
         hidden = self._forward(self._layout.shape, is_adapted) if graph is None else graph()
-        self._values = None
+        self._values = self._last_seen = None
         if self.states is not None:
             self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None, self._adapts_logits)
+
+    def begin(self) -> None:
+        """No worker of this kind has stages."""
 
     def submit(self, clock: LaunchClock) -> Completion:
         return CudaCompletion(self, self.device.record(), clock)
@@ -215,6 +227,14 @@ class CudaBackend:
         columns on the device. Does nothing where no row has one."""
         if self.adapters is not None:
             self._forward(self.buffers.graph_shape(size), True)
+
+    @torch.inference_mode()
+    def run_seeing_media(self, size: int) -> None:
+        """Launches a step of up to `size` tokens with what each of them sees, which compiles attention of
+        such steps: that of the columns on the device. Does nothing where no layer sees media whole."""
+        if self._whole_media is not None:
+            batch = self.buffers.batch(self.buffers.graph_shape(size), False)
+            self.model(batch.with_last_seen(batch.positions.contiguous()), self._caches)
 
     @torch.inference_mode()
     def capture_sampling(self, size: int) -> None:
@@ -283,6 +303,8 @@ class CudaBackend:
         batch = self.buffers.batch(shape, is_adapted)
         if self._values is not None:
             batch = self._values.put(batch)
+        if self._last_seen is not None:
+            batch = batch.with_last_seen(self._last_seen)
         return self.model(batch, self._caches)
 
     def _sent(self, values: torch.Tensor) -> torch.Tensor:

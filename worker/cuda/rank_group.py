@@ -39,7 +39,7 @@ class DeviceCopies:
     ) -> None:
         """Connects, by NCCL with the first copy. keys: of these ranks alone. rank: of this one among them.
         Raises RuntimeError."""
-        self.size, self._ranks, self._by_nccl = size, ranks, place.type == "cuda"
+        self.size, self.place, self._ranks, self._by_nccl = size, place, ranks, place.type == "cuda"
         self._backend = _connect(keys, rank, size, self._by_nccl)
 
     def gather(self, part: torch.Tensor) -> torch.Tensor:
@@ -120,6 +120,12 @@ class DeviceGroup(ParallelGroup):
 
     def from_first(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.copies.from_first(tensor, self.rank == 0)
+
+    def send(self, x: torch.Tensor) -> None:
+        self.from_first(x)
+
+    def receive(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self.from_first(torch.empty(shape, dtype=dtype, device=self.copies.place))
 
     def tell(self, numbers: Integers) -> Integers:
         return self.host.tell(numbers)

@@ -42,13 +42,19 @@ class StepTimes(NamedTuple):
     prepare_us: int = 0
     forward_us: int = 0
     sample_us: int = 0
+    encode_us: int = 0
 
 
 class LaunchClock:
     """When the phases of a step were launched, in nanoseconds of the monotonic clock."""
 
     def __init__(self) -> None:
-        self.launched_ns = self._uploaded_ns = self._forwarded_ns = time.monotonic_ns()
+        now = time.monotonic_ns()
+        self.launched_ns = self._encoded_ns = self._uploaded_ns = self._forwarded_ns = now
+
+    def mark_encoded(self) -> None:
+        """Marks the end of the phase that encodes media, in a step that does."""
+        self._encoded_ns = time.monotonic_ns()
 
     def mark_uploaded(self) -> None:
         """Marks the end of the phase that applies the plan and makes the inputs."""
@@ -61,14 +67,16 @@ class LaunchClock:
     def times(self, started_ns: int, ended_ns: int) -> StepTimes:
         """Returns the times of a step that the device began and ended at these points."""
         duration_us = (ended_ns - started_ns) // 1000
+        encode_us = (self._encoded_ns - self.launched_ns) // 1000
         if self._forwarded_ns == self.launched_ns:  # nothing was computed
-            return StepTimes(started_ns, duration_us)
+            return StepTimes(started_ns, duration_us, encode_us=encode_us)
         return StepTimes(
             started_ns,
             duration_us,
-            prepare_us=(self._uploaded_ns - self.launched_ns) // 1000,
+            prepare_us=(self._uploaded_ns - self._encoded_ns) // 1000,
             forward_us=(self._forwarded_ns - self._uploaded_ns) // 1000,
             sample_us=(ended_ns - self._forwarded_ns) // 1000,
+            encode_us=encode_us,
         )
 
 
@@ -115,6 +123,22 @@ class StepOutputs(Protocol):
     def row_states(self, entry: int, count: int) -> States:
         """Returns the hidden states [count, E] of all tokens that a row computes in the step. entry: of the
         row, among those that compute."""
+
+
+class BegunStep(Protocol):
+    """A micro-batch whose outputs other stages are making."""
+
+    room: int
+    """Tokens that a step may have to be computed by stages beside others."""
+    most_begun: int
+    """Steps that may have begun."""
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether outputs() need not wait. Asked of the oldest step alone."""
+
+    def outputs(self) -> StepOutputs:
+        """Returns the outputs, valid until the next call of another step; they come in the order of steps."""
 
 
 class Media(Protocol):
@@ -173,6 +197,9 @@ class Backend(Protocol):
 
     def forward(self) -> StepOutputs:
         """Runs the model on the uploaded step."""
+
+    def begin(self) -> BegunStep | None:
+        """Begins the uploaded step of a micro-batch. None: forward() computes all of it."""
 
     def submit(self, clock: LaunchClock) -> Completion:
         """Ends the launch of a step."""

@@ -31,7 +31,7 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.ipc.logprob_columns import join, pick
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
-from worker.executor.pending_step import PendingStep
+from worker.executor.pending_step import PendingStep, Rest
 from worker.grammar.matcher import Matcher
 from worker.kv_transfer.transfer import BlockTransfer
 from worker.loop import never
@@ -44,6 +44,7 @@ from worker.step.plan_reader import (
     NoAdapters,
     NoMedia,
     RowStops,
+    Step,
     append_tokens,
     apply_changes,
     block_copies,
@@ -206,13 +207,15 @@ class StepExecutor(Generic[B]):
         with self.backend.step(plan):
             if plan.encode or plan.forgotten_media:
                 self._follow_media(plan)
+                clock.mark_encoded()
             apply_changes(plan, self.rows, self._features)
             appended, token_ids = append_tokens(plan, self.rows)
             self.backend.update_rows(plan, appended, token_ids)
             self._move_blocks(plan)
             if plan.rows:
                 self._compute(plan, clock, pending)
-            pending.complete_with(self.backend.submit(clock))
+            if pending.rest is None:
+                pending.complete_with(self.backend.submit(clock))
 
     @property
     def drafts(self) -> bool:
@@ -226,6 +229,10 @@ class StepExecutor(Generic[B]):
 
     def seconds_left(self) -> float | None:
         return self._pending[0].seconds_left(len(self._pending) > 1) if self._pending else None
+
+    def awaits(self, plan: worker_pb2.StepPlan) -> bool:
+        begun = [pending.rest for pending in self._pending if pending.rest is not None]
+        return any(not rest.allows(plan, len(begun)) for rest in begun)
 
     def finish(self) -> worker_pb2.StepResult:
         return self._pending.popleft().result()
@@ -293,9 +300,29 @@ class StepExecutor(Generic[B]):
         step = read_step(plan, self.rows, self._max_num_batched_tokens, backend.plan_check, drafts)
         backend.upload(step, self._wanted(step.sample_rows))
         clock.mark_uploaded()
-        outputs = backend.forward()
+        begun = backend.begin() if plan.micro_batch else None
+        outputs = backend.forward() if begun is None else None
         clock.mark_forwarded()
         self.rows.finish_step(step.rows, step.starts + step.counts)
+        if outputs is not None:
+            self._read(outputs, step, drafts, pending)
+            return
+
+        def finish() -> None:
+            with backend.step(plan):
+                assert begun is not None
+                self._read(begun.outputs(), step, drafts, pending)
+                pending.complete_with(backend.submit(clock))
+
+        rows, sampled = (frozenset(each.tolist()) for each in (step.rows, step.sample_rows))
+        assert begun is not None
+        pending.rest = Rest(begun, rows, sampled, int(step.counts.sum()), finish)
+
+    def _read(
+        self, outputs: StepOutputs, step: Step, drafts: StepDrafts | None, pending: PendingStep
+    ) -> None:
+        """Samples, and takes what else is wanted of the outputs of a step."""
+        backend, speculator = self.backend, self._speculator
         parts = self._logprobs.prompt_parts(step.rows, step.starts, step.counts)
         if parts:
             pending.add_prompts(outputs.prompt_logprobs(parts))

@@ -4,19 +4,44 @@ Everything that the result needs of rows is taken at launch: the next plan may b
 is read, and may remove them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.columns import pack_u32
-from worker.executor.backend import Completion, Deferred, SampledTokens
+from pagewire.ipc.columns import pack_u32, unpack_u32
+from worker.executor.backend import BegunStep, Completion, Deferred, SampledTokens
 from worker.pooling.rows import PooledStep
 from worker.pooling.vectors import Floats
 from worker.step.beams import NO_TOKEN, BeamCandidates, write_candidates
 from worker.step.plan_reader import token_column
+
+_LOOK_S = 0.001
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is left of a micro-batch, when other stages have computed it."""
+
+    begun: BegunStep
+    rows: frozenset[int]
+    sampled: frozenset[int]
+    """Of the rows, those that sample."""
+    tokens: int
+    finish: Callable[[], None]
+
+    def allows(self, plan: worker_pb2.StepPlan, num_begun: int) -> bool:
+        """Returns whether a plan may begin before. num_begun: steps that have."""
+        if not plan.micro_batch or num_begun >= self.begun.most_begun:
+            return False
+        if max(self.tokens, sum(unpack_u32(plan.counts))) > self.begun.room:
+            return False  # a stage would wait for this one, and this one for it
+        changed = {*unpack_u32(plan.removed_rows), *unpack_u32(plan.append_rows)}
+        changed |= {new.row for new in plan.new_rows} | {fork.row for fork in plan.forks}
+        return self.rows.isdisjoint(changed) and self.sampled.isdisjoint(unpack_u32(plan.rows))
 
 
 class PendingStep:
@@ -36,6 +61,8 @@ class PendingStep:
         self._sample_counts: Integers | None = None  # [A]; None: 1 each
         self._draft_counts: Integers | None = None  # [A]; None: none
         self._draft_methods, self._draft_prefill = b"", False
+        self.rest: Rest | None = None
+        """None: all is launched."""
         self.next_draft_counts: Sequence[int] = ()
         """[A] tokens that would be drafted for the rows now; empty: none."""
 
@@ -88,10 +115,14 @@ class PendingStep:
         self._completions.append(completion)
 
     def seconds_left(self, followed: bool) -> float:
+        if self.rest is not None:
+            return 0.0 if self.rest.begun.has_arrived else _LOOK_S
         return self._completions[-1].seconds_left(followed)
 
     def result(self) -> worker_pb2.StepResult:
         """Blocks until all is done and returns the result."""
+        if self.rest is not None:
+            self.rest.finish()
         times = [completion.wait() for completion in self._completions]
         result = worker_pb2.StepResult(
             step=self._step,
@@ -100,6 +131,7 @@ class PendingStep:
             prepare_us=sum(each.prepare_us for each in times),
             forward_us=sum(each.forward_us for each in times),
             sample_us=sum(each.sample_us for each in times),
+            encode_us=sum(each.encode_us for each in times),
         )
         for entry, message in self._errors.items():
             result.row_errors.add(entry=entry, message=message)

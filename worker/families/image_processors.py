@@ -1,6 +1,7 @@
 """What the files of a checkpoint say of how images are prepared: `preprocessor_config.json`, or
 `image_processor` in `processor_config.json`, which goes before it, as with transformers. Needs no torch."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ def read_most_pixels(fields: Fields, side: int) -> int:
     if most < side * side:
         raise size.wrong(name, f"a vector is made of {side} x {side} pixels")
     return most
+
+
+def read_soft_tokens(fields: Fields, side: int) -> int:
+    """As read_most_pixels(), for a processor of Gemma 4."""
+    return fields.integer("max_soft_tokens", 280, most=MOST // side**2) * side**2
 
 
 def has_pixel_fields(folder: Path) -> bool:
@@ -45,15 +51,32 @@ def pixel_fields(folder: Path) -> Fields:
     return Fields(values, name)
 
 
-def read_pixels(fields: Fields) -> PixelsConfig:
-    """Reads what processors do to pixels. fields: of an image processor. Raises StartupError."""
+def read_centered_pixels(fields: Fields) -> PixelsConfig:
+    """As read_pixels(), for models that compute 2 * (pixel - 0.5) themselves: those of Gemma 4."""
+    found = read_pixels(fields, normalizes=False)
+    if (found.mean, found.std) != ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)):
+        raise fields.wrong("do_normalize", "image_mean other than 0 and image_std other than 1 are not known")
+    return PixelsConfig(scale=found.scale, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+def read_pixels(fields: Fields, *, normalizes: bool = True) -> PixelsConfig:
+    """Reads what processors do to pixels. fields: of an image processor. normalizes: where they do not say
+    whether they do. Raises StartupError."""
     scale = fields.number("rescale_factor", 1 / 255) if fields.boolean("do_rescale", True) else 1.0
-    if not fields.boolean("do_normalize", True):
+    if not fields.boolean("do_normalize", normalizes):
         return PixelsConfig(scale=scale, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     mean, std = (_read_channels(fields, each) for each in ("image_mean", "image_std"))
     if min(std) <= 0:
         raise fields.wrong("image_std", "must be greater than 0")
     return PixelsConfig(scale=scale, mean=mean, std=std)
+
+
+def read_rounded_pixels(fields: Fields) -> PixelsConfig:
+    """As read_pixels(), for a processor that computes in bfloat16: that of Llama 4."""
+    for name in ("do_rescale", "do_normalize"):
+        if not fields.boolean(name, True):
+            raise fields.wrong(name, "must be true")
+    return replace(read_pixels(fields), rounds=True)
 
 
 def _read_channels(fields: Fields, name: str) -> tuple[float, float, float]:

@@ -18,6 +18,8 @@ from worker.config.hf_config import (
 )
 from worker.families import dense, encoders, learned_positions, linear
 from worker.families.experts import deepseek, granite, llama4, mixtral, qwen_moe
+from worker.families.hearing import DEFAULT_SIZES as SIZES_BESIDE_SOUNDS
+from worker.families.hearing import HEARING, HearingFamily
 from worker.families.image_processors import has_pixel_fields
 from worker.families.normed import gemma, norms_after
 from worker.families.seeing import DEFAULT_SIZES, SEEING, SeeingFamily
@@ -80,13 +82,15 @@ DECODERS: dict[str, DecoderFamily] = {
 """Families that worker.models.transformer builds, and those that have a model of their own in worker.models:
 Gemma 4, OPT, and encoders."""
 
+BESIDE: dict[str, SeeingFamily | HearingFamily] = {**SEEING, **HEARING}
+"""Families of an encoder of images or of sounds, and a decoder."""
 _SHARED = "tie_word_embeddings", "dtype", "torch_dtype", "eos_token_id"
 """Fields that stand for those of `text_config` where a config.json has it."""
 _OF_IMAGES = (
     *("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
     *("boi_token_index", "eoi_token_index", "image_token_index", "audio_config", "boi_token_id"),
     *("eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id", "audio_token_id"),
-    *("text_config", "quantization_config"),
+    *("text_config", "quantization_config", "vision_soft_tokens_per_image"),
 )
 """Fields beside it that change nothing for text."""
 
@@ -96,12 +100,12 @@ HEADLESS = {**BARE_DECODERS, **ENCODERS, **CLASSIFIERS}
 
 
 _SEEING = "ForConditionalGeneration"
-"""End of the names of families that see images."""
+"""End of the names of families that see images or hear sounds."""
 
 
 def is_known(architecture: str) -> bool:
     """True for an architecture of config.json that there is a family for."""
-    return any(architecture in names for names in (DECODERS, SEEING, HEADLESS))
+    return any(architecture in names for names in (DECODERS, BESIDE, HEADLESS))
 
 
 def find_architecture(fields: Fields) -> tuple[str, bool]:
@@ -110,8 +114,8 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     names = fields.texts("architectures")
     for name in filter(is_known, names):
         return HEADLESS.get(name, name), name in HEADLESS
-    seeing = (name.removesuffix(_SEEING) for name in SEEING)
-    others = (name.replace("ForCausalLM", "") for name in DECODERS if name not in SEEING)
+    seeing = (name.removesuffix(_SEEING) for name in BESIDE)
+    others = (name.replace("ForCausalLM", "") for name in DECODERS if name not in BESIDE)
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
@@ -126,15 +130,14 @@ def read_model_config(
     the tokenizer's files; None: the same one. stages: of the worker. Raises StartupError, also for a field
     that is not known and may change what the model computes.
 
-    Families that were served as text before their encoders were known are so still, over several stages and
-    from files that do not say what pixels become."""
+    The text alone is served from files that do not say what pixels become, and, of families that were so
+    before their encoders were known, over several stages."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
-    sees = architecture in SEEING
-    if sees and architecture in DECODERS:
-        sees = stages == 1 and has_pixel_fields(folder)
-    if sees:
-        return _read_seeing(SEEING[architecture], architecture, fields, folder, tokenizer)
+    if architecture in BESIDE:
+        encodes = architecture in HEARING or (fields.has("vision_config") and has_pixel_fields(folder))
+        if architecture not in DECODERS or (encodes and stages == 1):
+            return _read_beside(BESIDE[architecture], architecture, fields, folder, tokenizer, encodes)
     classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     family = DECODERS[architecture]
     if family.nested:
@@ -165,13 +168,24 @@ _WITHOUT_IMAGES = "Gemma4ForCausalLM", "OPTForCausalLM"
 """Decoders that look up more by token id than embeddings, or whose embeddings have another width."""
 
 
-def _read_seeing(
-    family: SeeingFamily, architecture: str, whole: Fields, folder: Path, tokenizer: Path | None
+_DEFAULT_SIZES = DEFAULT_SIZES | SIZES_BESIDE_SOUNDS
+
+
+def _read_beside(
+    family: SeeingFamily | HearingFamily,
+    architecture: str,
+    whole: Fields,
+    folder: Path,
+    tokenizer: Path | None,
+    encodes: bool,
 ) -> ModelConfig:
-    """Reads the configuration of a decoder beside an encoder of images; see read_model_config()."""
+    """Reads the configuration of a decoder beside an encoder of images or sounds; see read_model_config().
+    encodes: the encoder is used."""
     is_flat = bool(family.decoders) and not whole.has("text_config")  # as the first files of Qwen are
     kind = (whole if is_flat else whole.object("text_config")).text("model_type", family.decoder)
-    name, defaults = decoder_of(family.decoders.get(kind, kind)), DEFAULT_SIZES.get(kind, {})
+    name, defaults = decoder_of(family.decoders.get(kind, kind)), _DEFAULT_SIZES.get(kind, {})
+    if family.only_decoder:
+        name = family.only_decoder if kind == family.decoder else None
     fields = whole if is_flat else whole.below("text_config", *_SHARED, defaults=defaults)
     if name is None or (family.decoders and kind not in family.decoders):
         raise fields.wrong("model_type", "no decoder of that type is known")
@@ -179,14 +193,16 @@ def _read_seeing(
     ends = read_ends(folder, fields, tokenizer)
     for field, value in (*decoder.only.items(), *family.only.items()):
         fields.expect(field, value)
-    config = decoder.read(fields, common_fields(fields, architecture, ends))
+    config = family.adjust(decoder.read(fields, common_fields(fields, architecture, ends)))
     if (sections := family.sections) is not None:
         ropes = (None if rope is None else sections.read(fields, rope) for rope in config.ropes)
         config = replace(config, ropes=tuple(ropes))
     harmless = {*HARMLESS, *decoder.harmless, *family.only, *family.harmless_of_text}
     fields.refuse_unknown(harmless | ({*_OF_IMAGES, *family.harmless} if is_flat else set()))
+    if not encodes:
+        return replace(config, decoder=name)
     vision = family.read_vision(whole, folder, config)
     repeated = whole.object("text_config").names() if family.decoders and not is_flat else ()  # by some files
     whole.refuse_unknown({*HARMLESS, *_OF_IMAGES, *family.harmless, *repeated})
-    seen = (True,) * config.num_layers if family.whole_images else ()
+    seen = tuple(family.whole_images(fields, window) for window in config.windows)
     return replace(config, vision=vision, decoder=name, whole_images=seen)

@@ -7,8 +7,11 @@
     Qwen-VL              their towers, a norm, squares of patches, and a feed-forward part of their width;
                          positions of three axes (worker.step.grid_positions); Qwen3-VL has such parts behind
                          some blocks, too, whose vectors are added behind the decoder's first layers
+    Llama 4              its tower with a norm behind it, squares of patches, and three linear layers
     Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
                          an image see one another
+    Gemma 4              its tower, averages of squares, a norm, and a product; its own decoder, in whose
+                         layers with windows tokens of an image see one another in some checkpoints
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -22,14 +25,25 @@ from typing import Any
 
 from pagewire.checkpoints.files import BIDIRECTIONAL
 from worker.config.decoder import DecoderConfig, DecoderFamily
+from worker.config.experts import ExpertsConfig
 from worker.config.hf_config import Fields, read_activation
 from worker.config.rope import Sections
-from worker.config.vision import ProjectorConfig, TowerConfig, VisionConfig
-from worker.families.image_processors import pixel_fields, read_most_pixels, read_pixels
+from worker.config.vision import PixelsConfig, ProjectorConfig, TowerConfig, VisionConfig
+from worker.families.image_processors import (
+    pixel_fields,
+    read_centered_pixels,
+    read_most_pixels,
+    read_pixels,
+    read_rounded_pixels,
+    read_soft_tokens,
+)
+from worker.families.normed.gemma import UNUSED_BESIDE_IMAGES
 from worker.families.towers import (
     BUCKETING_SIGLIP,
     CLIP,
+    GEMMA4_VIT,
     INTERN_VIT,
+    LLAMA4_VIT,
     PIXTRAL,
     QWEN2_5_VIT,
     QWEN2_VIT,
@@ -52,6 +66,8 @@ class SeeingFamily:
     """From config.json: the fields of VisionConfig but for pixels and tower. Raises StartupError."""
     decoder: str
     """model_type of text_config where that is not said."""
+    only_decoder: str = ""
+    """Architecture of the one decoder that there may be; empty: any that worker.families.registry finds."""
     decoders: Mapping[str, str] = field(default_factory=dict)
     """model_type of text_config -> that of the decoder; empty: it is that of any decoder."""
     sections: Sections | None = None
@@ -72,8 +88,17 @@ class SeeingFamily:
     """Fields of text_config of which one value is supported."""
     harmless_of_text: Collection[str] = ()
     """Fields of text_config that change nothing."""
-    whole_images: bool = False
-    """Whether tokens of an image see all of it, in all layers."""
+    adjust: Callable[[DecoderConfig], DecoderConfig] = lambda decoder: decoder
+    """What differs in a decoder where it stands beside an encoder."""
+    whole_images: Callable[[Fields, int | None], bool] = lambda fields, window: False
+    """From text_config and the window of a layer: whether tokens of an image see all of it there."""
+    read_pixels: Callable[[Fields], PixelsConfig] = read_pixels
+    """From the fields of an image processor. Raises StartupError."""
+    read_most_pixels: Callable[[Fields, int], int] | None = None
+    """From these and the pixels of a side that become a vector: of the largest image as it is prepared; None:
+    that the tower was trained with. Raises StartupError."""
+    unused: str = r"(?!)"
+    """Pattern of tensors that the model does not need, besides those of tower and decoder."""
 
     def read_vision(self, whole: Fields, folder: Path, decoder: DecoderConfig) -> VisionConfig:
         """Reads the encoder's configuration. whole: config.json. folder: of the checkpoint. Raises
@@ -83,17 +108,20 @@ class SeeingFamily:
         if kind not in self.towers:
             raise fields.wrong("model_type", f"only these are known: {', '.join(self.towers)}")
         tower, of_pixels = self.towers[kind].read_all(fields, kind), pixel_fields(folder)
-        values = {"pixels": read_pixels(of_pixels), **self.read(whole, tower, decoder)}
-        if self.sections is not None:
-            most = read_most_pixels(of_pixels, tower.patch_size * values["projector"].merge)
-            tower, values["has_grid_positions"] = replace(tower, most_pixels=most), True
-        return VisionConfig(tower=tower, **values)
+        values = {"pixels": self.read_pixels(of_pixels), **self.read(whole, tower, decoder)}
+        if self.read_most_pixels is not None:
+            most = self.read_most_pixels(of_pixels, tower.patch_size * values["projector"].merge)
+            tower = replace(tower, most_pixels=most)
+        return VisionConfig(tower=tower, has_grid_positions=self.sections is not None, **values)
 
-    def names_of(self, vision: VisionConfig, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
-        """Returns the names of all layers."""
+    def names_of(self, vision: VisionConfig | None, decoder: DecoderFamily) -> dict[str, tuple[str, ...]]:
+        """Returns the names of all layers. vision: None: the text alone is served."""
+        text = self.text_names(decoder.names)
+        if vision is None:
+            return text
         tower = self.towers[vision.tower.kind].names
         return {
-            **self.text_names(decoder.names),
+            **text,
             **{
                 f"vision.tower.{path}": tuple(f"{self.tower}.{module}" for module in modules)
                 for path, modules in tower.items()
@@ -106,13 +134,19 @@ class SeeingFamily:
         """Returns the names of a decoder as this checkpoint has them."""
         return {path: tuple(re.sub(*self.text, name) for name in modules) for path, modules in names.items()}
 
-    def unused_of(self, vision: VisionConfig, decoder: DecoderFamily) -> str:
-        """Returns the pattern of the tensors that the model does not need."""
-        family, tower = self.towers[vision.tower.kind], vision.tower
-        behind = "|".join(map(str, range(vision.num_layers, tower.num_layers)))
-        layers = rf"{family.layers}\.(?:{behind})\..+|" if behind else ""
-        parts = rf"(?:model\.)?{re.escape(self.tower)}\.(?:vision_model\.)?(?:{layers}{family.unused})"
-        return rf"{parts}|(?:language_model\.)?(?:{decoder.unused})"
+    def unused_of(self, vision: VisionConfig | None, decoder: DecoderFamily) -> str:
+        """Returns the pattern of the tensors that the model does not need. vision: as for names_of()."""
+        if vision is None:
+            parts_of = *self.projector.values(), *self.deeper.values()
+            projectors = (name for names in parts_of for name in names)
+            modules = "|".join(re.escape(name).replace(r"\{layer\}", r"\d+") for name in projectors)
+            parts = rf"(?:model\.)?(?:{re.escape(self.tower)}\..+|(?:{modules})(?:\..+)?)"
+        else:
+            family, tower = self.towers[vision.tower.kind], vision.tower
+            behind = "|".join(map(str, range(vision.num_layers, tower.num_layers)))
+            layers = rf"{family.layers}\.(?:{behind})\..+|" if behind else ""
+            parts = rf"(?:model\.)?{re.escape(self.tower)}\.(?:vision_model\.)?(?:{layers}{family.unused})"
+        return rf"{parts}|{self.unused}|(?:language_model\.)?(?:{decoder.unused})"
 
 
 def _behind(whole: Fields, name: str, default: int, num_layers: int) -> tuple[int, ...]:
@@ -182,11 +216,7 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
     features = _behind(whole, "vision_feature_layer", -1, tower.num_layers)
     if len(features) > 1 or (tower.last_norm and features[0] != tower.num_layers):
         raise whole.wrong("vision_feature_layer", "only one layer is read, the last one where a norm follows")
-    ratio = whole.number("downsample_ratio", 0.5)
-    merge = round(1 / ratio) if ratio <= 1 else 0
-    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
-        raise whole.wrong("downsample_ratio", f"must be 1 / n, n from 1 to {_MOST_MERGED}")
-    _check_squares(whole, "downsample_ratio", merge, tower)
+    merge = _read_ratio(whole, "downsample_ratio", tower)
     return {
         "features": features,
         "drops_first": True,
@@ -195,6 +225,32 @@ def _read_internvl(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) ->
             layer_norm_eps=1e-5,
             activation=read_activation(whole, "projector_hidden_act", "gelu"),
         ),
+    }
+
+
+def _read_ratio(fields: Fields, name: str, tower: TowerConfig) -> int:
+    """Returns the patches of a side of a square, where a file says 1 / n."""
+    ratio = fields.number(name, 0.5)
+    merge = round(1 / ratio) if ratio <= 1 else 0
+    if not 1 <= merge <= _MOST_MERGED or merge * ratio != 1:
+        raise fields.wrong(name, f"must be 1 / n, n from 1 to {_MOST_MERGED}")
+    _check_squares(fields, name, merge, tower)
+    return merge
+
+
+def _read_llama4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    merge, name = _read_ratio(fields, "pixel_shuffle_ratio", tower), "intermediate_size"
+    if tower.intermediate_size != tower.hidden_size * merge**2:
+        raise fields.wrong(name, f"squares of patches have {tower.hidden_size * merge**2} values")
+    inner = fields.integer("projector_input_dim", 4096)
+    for name, default in (("projector_output_dim", 4096), ("vision_output_dim", 7680)):
+        if fields.integer(name, default) != inner:
+            raise fields.wrong(name, f"projector_input_dim is {inner}")
+    return {
+        "features": (tower.num_layers,),
+        "drops_last": True,
+        "projector": ProjectorConfig(merge=merge, activation="gelu", inner_size=inner, bias=False),
     }
 
 
@@ -209,6 +265,19 @@ def _read_gemma3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> d
     return {
         "features": (tower.num_layers,),
         "projector": ProjectorConfig(merge=patches // side, average_eps=tower.norm_eps, bias=False),
+    }
+
+
+def _read_gemma4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    fields = whole.object("vision_config")
+    return {
+        "features": (tower.num_layers,),
+        "projector": ProjectorConfig(
+            merge=fields.integer("pooling_kernel_size", 3, most=_MOST_MERGED),
+            pooled_eps=tower.norm_eps,
+            standardized=fields.boolean("standardize", False),
+            bias=False,
+        ),
     }
 
 
@@ -240,11 +309,23 @@ def _read_qwen(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dic
 def _read_qwen3(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
     fields, name = whole.object("vision_config"), "deepstack_visual_indexes"
     deeper = fields.integers(name, least=0) if fields.has(name) else (8, 16, 24)
-    if len(set(deeper)) < len(deeper) or not all(layer < tower.num_layers for layer in deeper):
-        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once")
+    if sorted(set(deeper)) != list(deeper) or not all(layer < tower.num_layers for layer in deeper):
+        raise fields.wrong(name, f"must name blocks below {tower.num_layers}, each once, in ascending order")
     if len(deeper) > decoder.num_layers:
         raise fields.wrong(name, f"the decoder has {decoder.num_layers} layers, behind which they are added")
     return {**_read_qwen(whole, tower, decoder), "deeper": tuple(layer + 1 for layer in deeper)}
+
+
+def _adjust_qwen3_vl_moe(decoder: DecoderConfig) -> DecoderConfig:
+    """Its experts' weights are [N, in, out] in one tensor, and the weights of a token's experts always sum to
+    1."""
+
+    def adjusted(experts: ExpertsConfig | None) -> ExpertsConfig | None:
+        if experts is None:
+            return None
+        return replace(experts, routing=replace(experts.routing, normalized=True), transposed=True)
+
+    return replace(decoder, experts=tuple(map(adjusted, decoder.experts)))
 
 
 def _read_qwen3_5(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
@@ -329,6 +410,7 @@ QWEN2_5_VL = SeeingFamily(
     decoder="qwen2_5_vl_text",
     decoders={"qwen2_5_vl_text": "qwen2", "qwen2_5_vl": "qwen2"},
     sections=Sections((16, 24, 24), interleaved=False),
+    read_most_pixels=read_most_pixels,
     tower="visual",
     projector={"norm": ("visual.merger.ln_q",), "up": ("visual.merger.mlp.0",)}
     | {"down": ("visual.merger.mlp.2",)},
@@ -350,6 +432,7 @@ QWEN3_VL = SeeingFamily(
     decoder="qwen3_vl_text",
     decoders={"qwen3_vl_text": "qwen3"},
     sections=Sections((24, 20, 20), interleaved=True),
+    read_most_pixels=read_most_pixels,
     tower="model.visual",
     projector={"norm": (f"{_QWEN3_MERGER}.norm",), "up": (f"{_QWEN3_MERGER}.linear_fc1",)}
     | {"down": (f"{_QWEN3_MERGER}.linear_fc2",)},
@@ -359,6 +442,14 @@ QWEN3_VL = SeeingFamily(
         "down": ("model.visual.deepstack_merger_list.{layer}.linear_fc2",),
     },
     text=(r"^model\.", "model.language_model."),
+)
+QWEN3_VL_MOE = replace(
+    QWEN3_VL,
+    towers={"qwen3_vl_moe_vision": QWEN3_VIT, "qwen3_vl_moe": QWEN3_VIT},
+    decoder="qwen3_vl_moe_text",
+    decoders={"qwen3_vl_moe_text": "qwen3_moe"},
+    only={"norm_topk_prob": True},
+    adjust=_adjust_qwen3_vl_moe,
 )
 QWEN3_5 = replace(
     QWEN3_VL,
@@ -375,6 +466,20 @@ QWEN3_5_MOE = replace(
     decoder="qwen3_5_moe_text",
     decoders={"qwen3_5_moe_text": "qwen3_5_moe_text"},
 )
+LLAMA4 = SeeingFamily(
+    towers={"llama4_vision_model": LLAMA4_VIT},
+    read=_read_llama4,
+    decoder="llama4_text",
+    decoders={"llama4_text": "llama4_text"},
+    tower="vision_model",
+    projector={
+        "up": ("vision_model.vision_adapter.mlp.fc1",),
+        "down": ("vision_model.vision_adapter.mlp.fc2",),
+        "last": ("multi_modal_projector.linear_1",),
+    },
+    text=("^", "language_model."),
+    read_pixels=read_rounded_pixels,
+)
 GEMMA3 = SeeingFamily(
     towers={"siglip_vision_model": SIGLIP_AND_NORM},
     read=_read_gemma3,
@@ -388,17 +493,37 @@ GEMMA3 = SeeingFamily(
     spellings=_SPELLINGS,
     harmless=_OF_IMAGES,
     only={BIDIRECTIONAL: False},
-    whole_images=True,
+    whole_images=lambda fields, window: True,
+)
+GEMMA4 = SeeingFamily(
+    towers={"gemma4_vision": GEMMA4_VIT},
+    read=_read_gemma4,
+    decoder="gemma4_text",
+    only_decoder="Gemma4ForCausalLM",
+    tower="model.vision_tower",
+    projector={
+        "bias": ("model.vision_tower.std_bias",),
+        "scale": ("model.vision_tower.std_scale",),
+        "up": ("model.embed_vision.embedding_projection",),
+    },
+    text=(r"^model\.", "model.language_model."),
+    unused=rf"model\.(?:audio_tower|embed_audio)\..+|{UNUSED_BESIDE_IMAGES}",
+    read_pixels=read_centered_pixels,
+    read_most_pixels=read_soft_tokens,
+    whole_images=lambda fields, window: window is not None and fields.value(BIDIRECTIONAL) == "vision",
 )
 SEEING = {
     "Gemma3ForConditionalGeneration": GEMMA3,
+    "Gemma4ForConditionalGeneration": GEMMA4,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
+    "Llama4ForConditionalGeneration": LLAMA4,
     "LlavaForConditionalGeneration": LLAVA,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": QWEN3_VL_MOE,
     "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
     "Qwen3_5ForConditionalGeneration": QWEN3_5,
     "SmolVLMForConditionalGeneration": SMOLVLM,

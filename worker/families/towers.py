@@ -7,6 +7,10 @@ Qwen-VL      images of any size, rotary positions by row and column, patches of 
              otherwise as SigLIP, Qwen2.5-VL as Llama and with windows in most blocks, Qwen3-VL with learned
              positions that are stretched over the image
 InternViT    a class token, learned positions, scales of what each part of a block adds
+Gemma 4      images of any size, learned vectors of rows and columns, which turn queries and keys, too, norms
+             around the parts of a block; products may be clipped
+Llama 4      a class token behind the patches, learned positions and rotary ones by column and row, norms
+             before and behind the blocks
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -70,7 +74,9 @@ class TowerFamily:
             "num_heads": heads,
             "num_layers": layers,
             "intermediate_size": self._read_inner(fields, width),
-            "activation": read_activation(fields, "hidden_act", self.activation),
+            "activation": read_activation(
+                fields, self.spelled.get("hidden_act", "hidden_act"), self.activation
+            ),
             "patch_size": patch_size,
             "image_size": image_size,
         }
@@ -168,7 +174,7 @@ BUCKETING_SIGLIP = TowerFamily(
 """That of Idefics3 and SmolVLM."""
 
 
-def _read_axial(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_axial(fields: Fields, sizes: dict[str, Any], theta: float = 10_000.0) -> dict[str, Any]:
     """Reads how rows and columns rotate queries and keys of images of any size."""
     if sizes["hidden_size"] // sizes["num_heads"] % 4:
         raise fields.wrong("num_attention_heads", "heads of a multiple of 4 values are rotated")
@@ -177,7 +183,7 @@ def _read_axial(fields: Fields, sizes: dict[str, Any]) -> dict[str, Any]:
         if rotary.text("rope_type", "axial") not in ("axial", "default"):
             raise rotary.wrong("rope_type", "only axial is known")
         rotary.refuse_unknown(("rope_theta",))
-    return {"any_size": True, "rotary_theta": rotary.number("rope_theta", 10_000.0)}
+    return {"any_size": True, "rotary_theta": rotary.number("rope_theta", theta)}
 
 
 def _read_pixtral(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
@@ -273,6 +279,58 @@ INTERN_VIT = TowerFamily(
     layers=r"encoder\.layer",
     unused=r"embeddings\.mask_token|layernorm\..+",
     harmless=("hidden_dropout_prob", "projection_dropout", "layer_scale_init_value", "use_mask_token"),
+)
+
+
+def _read_llama4(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    if sizes["activation"] != "gelu":
+        raise fields.wrong("hidden_act", "only gelu is known")
+    fields.expect("multi_modal_projector_bias", False)
+    fields.expect("vision_feature_select_strategy", "default")
+    return TowerConfig(
+        **sizes,
+        **_read_axial(fields, sizes) | {"any_size": False},
+        rotates_pairs=True,
+        norm_eps=1e-5,
+        flat_patches=True,
+        class_token=True,
+        class_last=True,
+        learned_positions=True,
+        first_norm=True,
+        last_norm=True,
+    )
+
+
+_LLAMA4_LAYER = "model.layers.{layer}"
+LLAMA4_VIT = TowerFamily(
+    read=_read_llama4,
+    sizes={
+        "hidden_size": 768,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 16,
+        "image_size": 448,
+        "patch_size": 14,
+    },
+    activation="gelu",
+    names={
+        "patches": ("patch_embedding.linear",),
+        "class_token": ("class_embedding",),
+        "positions": ("positional_embedding_vlm",),
+        "first_norm": ("layernorm_pre",),
+        "blocks.{layer}.attention_norm": (f"{_LLAMA4_LAYER}.input_layernorm",),
+        "blocks.{layer}.attention.qkv": tuple(f"{_LLAMA4_LAYER}.self_attn.{part}_proj" for part in "qkv"),
+        "blocks.{layer}.attention.output": (f"{_LLAMA4_LAYER}.self_attn.o_proj",),
+        "blocks.{layer}.mlp_norm": (f"{_LLAMA4_LAYER}.post_attention_layernorm",),
+        "blocks.{layer}.mlp.up": (f"{_LLAMA4_LAYER}.mlp.fc1",),
+        "blocks.{layer}.mlp.down": (f"{_LLAMA4_LAYER}.mlp.fc2",),
+        "last_norm": ("layernorm_post",),
+    },
+    layers=r"model\.layers",
+    harmless=(
+        *("norm_eps", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim"),
+        *("projector_dropout", "vision_output_dim", "vision_feature_layer"),
+    ),
 )
 
 
@@ -378,4 +436,73 @@ QWEN3_VIT = TowerFamily(
     layers="blocks",
     harmless=(*_OF_THE_MERGER, "deepstack_visual_indexes"),
     spelled=_QWEN_SPELLED,
+)
+
+
+def _read_gemma4(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    heads, head_dim = sizes["num_heads"], sizes["hidden_size"] // sizes["num_heads"]
+    fields.expect("num_key_value_heads", heads, f"there are {heads} heads of queries")
+    if not fields.has("head_dim") and head_dim != _GEMMA4_HEAD:
+        raise fields.wrong("head_dim", f"must be hidden_size / num_attention_heads ({head_dim})")
+    return TowerConfig(
+        **sizes,
+        **_read_axial(fields, sizes, theta=100.0),
+        equal_frequencies=True,
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rms_norms=True,
+        around_norms=True,
+        clipped=fields.boolean("use_clipped_linears", False),
+        position_rows=fields.integer("position_embedding_size", 10240, most=_MOST_PATCHES),
+        flat_patches=True,
+        channels_last=True,
+        gated=True,
+    )
+
+
+_GEMMA4_HEAD = 64
+
+
+def _clipped(path: str, module: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names of a product and of its bounds. path, module: within a block."""
+    path, module = f"blocks.{{layer}}.{path}", f"{_ENCODER_LAYER}.{module}"
+    bounds = (f"{end}_{bound}" for end in ("input", "output") for bound in ("min", "max"))
+    return {
+        f"{path}.linear": (f"{module}.linear",),
+        f"{path}.bounds": tuple(f"{module}.{bound}" for bound in bounds),
+    }
+
+
+GEMMA4_VIT = TowerFamily(
+    read=_read_gemma4,
+    sizes={
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 12,
+        "patch_size": 16,
+    },
+    activation="gelu_pytorch_tanh",
+    names={
+        "patches": ("patch_embedder.input_proj",),
+        "positions": ("patch_embedder.position_embedding_table",),
+        "blocks.{layer}.attention_norm": (f"{_ENCODER_LAYER}.input_layernorm",),
+        "blocks.{layer}.attention.query_norm": (f"{_ENCODER_LAYER}.self_attn.q_norm",),
+        "blocks.{layer}.attention.key_norm": (f"{_ENCODER_LAYER}.self_attn.k_norm",),
+        "blocks.{layer}.attention_output_norm": (f"{_ENCODER_LAYER}.post_attention_layernorm",),
+        "blocks.{layer}.mlp_norm": (f"{_ENCODER_LAYER}.pre_feedforward_layernorm",),
+        "blocks.{layer}.mlp_output_norm": (f"{_ENCODER_LAYER}.post_feedforward_layernorm",),
+        **_clipped("attention.query", "self_attn.q_proj"),
+        **_clipped("attention.key", "self_attn.k_proj"),
+        **_clipped("attention.value", "self_attn.v_proj"),
+        **_clipped("attention.output", "self_attn.o_proj"),
+        **_clipped("mlp.gate", "mlp.gate_proj"),
+        **_clipped("mlp.up", "mlp.up_proj"),
+        **_clipped("mlp.down", "mlp.down_proj"),
+    },
+    layers=r"encoder\.layers",
+    harmless=(
+        *("attention_bias", "max_position_embeddings", "default_output_length", "global_head_dim"),
+        *("pooling_kernel_size", "standardize"),
+    ),
+    spelled={"hidden_act": "hidden_activation"},
 )

@@ -22,6 +22,7 @@ from hashlib import blake2b
 from secrets import token_bytes
 
 from worker.kv_transfer.memory import BlockMemory
+from worker.kv_transfer.path import TransferFailed, transfer_key
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +34,6 @@ MOST_BLOCKS = 1 << 20
 MOST_CONNECTIONS = 16
 NONCE_BYTES, MAC_BYTES = 16, 32
 _COUNT, _U32 = struct.Struct("<I"), 4
-
-
-class TransferFailed(Exception):
-    """Blocks were not read, or only some of them."""
 
 
 class BlockSender:
@@ -95,8 +92,21 @@ class BlockSender:
             connection.sendall(length + content + _block_mac(self._key, session, index, content))
 
 
-class Reading:
-    """A connection that reads blocks; stop() ends it from another thread."""
+class TcpPath:
+    """TCP over the loopback interface. A DataPath."""
+
+    def __init__(self, memory: BlockMemory, key: bytes) -> None:
+        """key: as Initialize.cache_key. Raises OSError."""
+        self._memory, self._key = memory, key
+        self._sender = BlockSender(memory, key)
+        self.address = self._sender.address
+
+    def reading(self) -> "TcpReading":
+        return TcpReading(self._memory, self._key)
+
+
+class TcpReading:
+    """A connection that reads blocks, once. A Reading."""
 
     def __init__(self, memory: BlockMemory, key: bytes) -> None:
         self._memory, self._key = memory, transfer_key(key)
@@ -105,7 +115,6 @@ class Reading:
         self._is_stopped = False
 
     def run(self, address: str, blocks: Sequence[int], targets: Sequence[int]) -> None:
-        """Reads blocks of another worker to targets here. Raises TransferFailed; some may be written then."""
         host, _, port = address.rpartition(":")
         if host != HOST or not port.isdecimal():
             raise TransferFailed(f"{address!r} is not of this host")
@@ -119,7 +128,6 @@ class Reading:
             raise TransferFailed(error.strerror or type(error).__name__) from error
 
     def stop(self) -> None:
-        """Has run() raise soon. Idempotent."""
         with self._lock:
             self._is_stopped = True
             if self._connection is not None:
@@ -153,11 +161,6 @@ class Reading:
             if not hmac.compare_digest(expected, _receive(connection, MAC_BYTES)):
                 raise TransferFailed("a block is not what its sender has")
             self._memory.write(target, content)
-
-
-def transfer_key(cache_key: bytes) -> bytes:
-    """Returns the key of MACs. cache_key: as in Initialize."""
-    return blake2b(b"blocks", digest_size=32, key=cache_key).digest()
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

@@ -4,37 +4,15 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from typing import Protocol
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
-from worker.kv_transfer.memory import BlockMemory
-from worker.kv_transfer.tcp import BlockSender, Reading, TransferFailed
+from worker.kv_transfer.memory import BlockMemory, PoolMemory
+from worker.kv_transfer.nixl import NixlPath
+from worker.kv_transfer.path import DataPath, Reading, TransferFailed
+from worker.kv_transfer.tcp import TcpPath
 
 logger = logging.getLogger(__name__)
-
-
-class DataPath(Protocol):
-    """How blocks get from one worker to another."""
-
-    address: str
-    """Where others read the blocks of this worker, in the path's own form."""
-
-    def reading(self) -> Reading:
-        """Returns what reads blocks of another worker, once."""
-
-
-class TcpPath:
-    """TCP over the loopback interface. A DataPath."""
-
-    def __init__(self, memory: BlockMemory, key: bytes) -> None:
-        """key: as Initialize.cache_key. Raises OSError."""
-        self._memory, self._key = memory, key
-        self._sender = BlockSender(memory, key)
-        self.address = self._sender.address
-
-    def reading(self) -> Reading:
-        return Reading(self._memory, self._key)
 
 
 class BlockTransfer:
@@ -72,9 +50,12 @@ class BlockTransfer:
 
 def open_transfer(initialize: worker_pb2.Initialize, memory: BlockMemory | None) -> BlockTransfer | None:
     """Returns the transfers of a worker that has loaded; None: it has none. memory: None: threads cannot read
-    its blocks."""
+    its blocks. Raises StartupError where they are to go by NIXL, which is missing."""
     if not initialize.cache_key or memory is None:
         return None
+    if initialize.kv_transfer == worker_pb2.KV_TRANSFER_NIXL and isinstance(memory, PoolMemory):
+        path = NixlPath(memory, initialize.cache_key, is_trusted=initialize.trusts_network)
+        return BlockTransfer(path, memory.block_bytes)
     try:
         return BlockTransfer(TcpPath(memory, initialize.cache_key), memory.block_bytes)
     except OSError as error:

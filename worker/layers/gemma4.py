@@ -93,11 +93,12 @@ class PerLayerInputs(Layer):
     """The vectors of all layers. Every rank computes them whole."""
 
     def __init__(
-        self, sizes: tuple[int, int, int], hidden_size: int, norm_eps: float, place: Placement
+        self, sizes: tuple[int, int, int], hidden_size: int, norm_eps: float, pad: int, place: Placement
     ) -> None:
-        """sizes: V', layers, P."""
+        """sizes: V', layers, P. pad: the token that is looked up where vectors stand in place of one."""
         super().__init__()
         vocab_size, self.num_layers, self.width = sizes
+        self._pad = pad
         self.table = StoredTensor((vocab_size, self.num_layers * self.width), place)
         self.projection = RowLinear(hidden_size, self.num_layers * self.width, False, place.whole, units=1)
         self.norm = RMSNorm(self.width, norm_eps, place)
@@ -106,7 +107,10 @@ class PerLayerInputs(Layer):
 
     def forward(self, embedded: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """embedded: [T, E], the input of the first block -> [T, L, P]."""
-        looked_up = F.embedding(batch.token_ids, self.table.weight) * self._table_scale
+        token_ids = batch.token_ids
+        if (given := batch.input_embeddings) is not None:
+            token_ids = token_ids.index_fill(0, given.tokens, self._pad)
+        looked_up = F.embedding(token_ids, self.table.weight) * self._table_scale
         projected = self.projection(embedded, batch) * self._projection_scale
         normed = self.norm(projected.view(len(embedded), self.num_layers, self.width))
         return (normed + looked_up.view(normed.shape)) * 2**-0.5

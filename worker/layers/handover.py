@@ -18,6 +18,11 @@ class Handover(Layer):
         self.capturing: CapturedStates | None = None
         """Of the model; None: nothing is captured."""
 
+    @property
+    def row_bytes(self) -> int:
+        """Of the hidden states of a token."""
+        return self._width * self._dtype.itemsize
+
     def send(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> None:
         """Sends a Stream to the next stage, or the last hidden states to stage 0."""
         numbers = self._captured(self._stage.layers.stop)

@@ -211,7 +211,8 @@ class Matrix(MatrixOwner):
         """adds_bias: False leaves the bias to what adds the products of ranks."""
         super().__init__()
         self.method: LinearMethod = PlainMethod(weight)
-        self.bias, self.adds_bias = bias, adds_bias
+        self.bias: torch.Tensor | None = bias
+        self.adds_bias = adds_bias
 
     @property
     def weight(self) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec, adapters
+from worker.audio.encoder import AudioEncoder
 from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
@@ -34,8 +35,8 @@ class LanguageModel(Layer, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vision: ImageEncoder | None = None
-        """What makes vectors of images, which stand in place of tokens; None: the model sees none."""
+        self.vision: ImageEncoder | AudioEncoder | None = None
+        """What makes vectors of images or of sounds, which stand in place of tokens; None: nothing does."""
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """What each layer that attends keeps in the KV cache, in the order of the layers."""

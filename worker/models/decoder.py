@@ -37,6 +37,21 @@ class Decoder(StagedModel):
         return self.embedding(batch)
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        hidden = self.begin(batch, caches)
+        return self.end(len(hidden)) if self.ends_elsewhere else hidden
+
+    @property
+    def ends_elsewhere(self) -> bool:
+        """Whether this is the first of several stages: begin() hands on what end() gets back."""
+        return self.stage.is_first and not self.stage.is_last
+
+    def end(self, tokens: int) -> torch.Tensor:
+        """Returns the hidden states of so many tokens, which the last stage sends."""
+        assert self.handover is not None
+        return self.handover.receive(tokens)[0]
+
+    def begin(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """Computes the layers of this stage, and hands on hidden states [T, E] to the next one."""
         rotations = {rotary: rotary.rotation(batch) for rotary in self._distinct_rotaries()}
         x, residual = self._input(batch)
         for number, (block, cache, rotary) in enumerate(
@@ -50,7 +65,7 @@ class Decoder(StagedModel):
                 self.capturing(number, x, residual)
         if self.handover is not None and not self.stage.is_last:
             self.handover.send(x, residual)
-            return self.handover.receive(len(x))[0] if self.stage.is_first else x
+            return x
         if self.norm is not None:
             hidden, _ = self.norm.add(x, residual)
         else:

@@ -22,6 +22,7 @@ from worker.layers.gemma4 import (
 from worker.layers.linear import ColumnLinear, Part, RowLinear, column_linear
 from worker.layers.mlp import GatedActivation, GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
+from worker.models.media import media_encoder
 from worker.models.staged import StagedModel
 from worker.models.transformer import embedding_factor
 from worker.parallel import Groups, Placement
@@ -42,7 +43,7 @@ class Gemma4Model(StagedModel):
         self.per_layer = None
         if config.layer_width:
             sizes = config.layer_vocab, config.num_layers, config.layer_width
-            self.per_layer = PerLayerInputs(sizes, hidden, config.norm_eps, first)
+            self.per_layer = PerLayerInputs(sizes, hidden, config.norm_eps, config.pad_token, first)
         layers = range(config.num_layers)
         kinds = [(config.ropes[layer], config.kv_sizes(layer)[1]) for layer in layers]
         rotaries = {
@@ -60,6 +61,8 @@ class Gemma4Model(StagedModel):
         self.cache_of = tuple(own.index(config.source_of(layer)) for layer in layers[stage.layers])
         self.layer_width, self.num_layers = config.layer_width, config.num_layers
         self.logit_cap = config.logit_cap
+        if config.vision is not None:
+            self.vision = media_encoder(config.vision, hidden, place.whole)
 
     def keep(self, groups: Groups, width: int, dtype: torch.dtype) -> None:
         super().keep(groups, width, dtype)
@@ -92,7 +95,7 @@ class Gemma4Model(StagedModel):
         """Returns the residual stream before the first layer of this stage, [T, E], and the vectors of its
         layers and those of later stages, [T, L, P]; None: layers have none."""
         if self.handover is None or self.stage.is_first:
-            x = self.ops.scaled_add(self.embedding(batch), None, self.embedding_factor)
+            x = self.embedding(batch, self.embedding_factor)
             return x, None if self.per_layer is None else self.per_layer(x, batch)
         x, _ = self.handover.receive(len(batch.token_ids))
         if not self.layer_width:
@@ -142,6 +145,7 @@ def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValue
     hidden, heads, eps, bias = config.hidden_size, config.num_heads, config.norm_eps, config.qkv_bias
     kv_heads, size = config.kv_sizes(layer)
     scale, window = config.attention_scale, config.windows[layer]
+    whole = config.whole_images[layer] if config.whole_images else False
     assert scale is not None
     group = place.group
     local, held = group.split(heads), group.units(kv_heads)
@@ -151,7 +155,7 @@ def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValue
 
     if config.source_of(layer) != layer:
         query = column_linear(hidden, (heads * size,), bias, place)
-        spec = AttentionSpec(len(held), size, window)
+        spec = AttentionSpec(len(held), size, window, whole_media=whole)
         return SharedAttention(query, RMSNorm(size, eps, place), spec, scale, output())
     same = config.keys_are_values and window is None
     keys = Part(kv_heads * size, slice(held.start * size, held.stop * size))
@@ -159,7 +163,7 @@ def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValue
     return NormedValuesAttention(
         ColumnLinear(hidden, parts, bias, place),
         same,
-        Attention(local, len(held), size, window, scale),
+        Attention(local, len(held), size, window, scale, whole_media=whole),
         output(),
         (RMSNorm(size, eps, place), RMSNorm(size, eps, place)),
         UnitNorm(size, eps, place),

@@ -2,9 +2,11 @@
 worker.families.registry, which has how their files are read."""
 
 from pagewire.checkpoints.files import ENCODERS
+from worker.config.audio import AudioConfig
 from worker.config.hf_config import ModelConfig
+from worker.families.hearing import HEARING, HearingFamily
 from worker.families.registry import DECODERS
-from worker.families.seeing import SEEING
+from worker.families.seeing import SEEING, SeeingFamily
 from worker.models.base import Family
 from worker.models.encoder import Encoder
 from worker.models.gemma4 import Gemma4Model
@@ -31,14 +33,21 @@ FAMILIES: dict[str, Family] = {
 
 def family_of(config: ModelConfig) -> Family:
     """Returns how a model is built and loaded."""
-    if config.vision is None:
+    if not config.decoder:
         return FAMILIES[config.architecture]
-    seeing, decoder = SEEING[config.architecture], DECODERS[config.decoder]
+    beside: SeeingFamily | HearingFamily
+    decoder = DECODERS[config.decoder]
+    if isinstance(config.vision, AudioConfig):
+        beside = hearing = HEARING[config.architecture]
+        names, unused = hearing.names_of(decoder), hearing.unused_of(decoder)
+    else:
+        beside = seeing = SEEING[config.architecture]
+        names, unused = seeing.names_of(config.vision, decoder), seeing.unused_of(config.vision, decoder)
     return Family(
-        Transformer,
-        seeing.names_of(config.vision, decoder),
-        seeing.unused_of(config.vision, decoder),
+        _OF_THEIR_OWN.get(config.decoder, Transformer),
+        names,
+        unused,
         optional_prefix=decoder.optional_prefix,
-        other_names=seeing.text_names(decoder.other_names),
-        spellings=seeing.spellings,
+        other_names=beside.text_names(decoder.other_names),
+        spellings=beside.spellings,
     )

@@ -30,9 +30,9 @@ from worker.layers.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import HeadNormLayers, LayerNorm, NoNorm, Norm, NormOfAllHeads, RMSNorm, UnitNorm
 from worker.layers.states import AttentionBesideMamba2
 from worker.models.decoder import Decoder
+from worker.models.media import media_encoder
 from worker.models.states import gated_attention, gated_delta_net, mamba2
 from worker.parallel import Groups, Placement
-from worker.vision.encoder import ImageEncoder
 
 
 class Transformer(Decoder):
@@ -70,7 +70,7 @@ class Transformer(Decoder):
         self.lookup_scales = config.rounds_embedding_scale
         self.logit_scale, self.logit_cap = config.logit_scale, config.logit_cap
         if config.vision is not None:
-            self.vision = ImageEncoder(config.vision, config.hidden_size, place.whole)
+            self.vision = media_encoder(config.vision, config.hidden_size, place.whole)
 
     def keep(self, groups: Groups, width: int, dtype: torch.dtype) -> None:
         super().keep(groups, width, dtype)

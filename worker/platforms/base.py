@@ -79,6 +79,11 @@ class LoadedModel(ABC, Generic[B]):
         """Returns the microseconds that a block takes to the swap space or back; 0 where there is none."""
 
     @property
+    def tokens_per_vector(self) -> int:
+        """About how many tokens of a prompt take as long as a vector of the encoder; 0: it has none."""
+        return 0
+
+    @property
     def max_adapters_per_step(self) -> int:
         """Most adapters that the rows of a step may have; 0: any number."""
         return 0

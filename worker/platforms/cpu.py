@@ -52,7 +52,7 @@ from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_stages, refuse_fast_matmul
-from worker.startup.model import dtype_name, model_bytes, stored_dtype
+from worker.startup.model import dtype_name, model_bytes, stored_dtype, tokens_per_vector
 from worker.step.warmup_plans import Execute, decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
 
@@ -187,6 +187,10 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         swap_space = make_swap_space(swap_bytes, cache, beside)
         return self._assemble(cache, swap_space, grammars.rows(self.plan.report))
 
+    @property
+    def tokens_per_vector(self) -> int:
+        return tokens_per_vector(self.computing.model)
+
     def _make_cache(self) -> KVCache:
         """Returns the KV cache, as large as requested or as fits beside that of a draft model, and states."""
         plan, model, dtype, draft = self.plan, self.computing.model, self.computing.dtype, self.draft
@@ -273,6 +277,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
 
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
+        if self.plan.speculation is None:
+            ready.stages = executor.backend.stages
         logger.info(
             "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
             self.groups.describe(self.plan.config.num_layers),
@@ -305,3 +311,7 @@ def warm_up(executor: StepExecutor[CpuBackend]) -> None:
     if executor.drafts and rows.block_size > 3 and rows.max_model_len > 4:
         executor.execute(draft_plan([2]))
     executor.execute(removal_plan(first))
+    if executor.backend.stages > 1:
+        first.micro_batch = True
+        executor.execute(first)
+        executor.execute(removal_plan(first))

@@ -15,6 +15,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.adapters.load import load_adapter
 from worker.adapters.rows import AdapterRows
 from worker.adapters.store import AdapterStore
+from worker.config.audio import AudioConfig
 from worker.config.hf_config import ModelConfig
 from worker.cpu.rank_peers import RankPeers
 from worker.cpu.rank_runner import with_times_of_first
@@ -60,7 +61,7 @@ from worker.pooling.heads import read_heads
 from worker.pooling.vectors import Floats
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_quantization, refuse_second_quantization
-from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype
+from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype, tokens_per_vector
 from worker.step.warmup_plans import Execute
 
 logger = logging.getLogger(__name__)
@@ -91,14 +92,11 @@ class CudaPlatform(Platform[CudaBackend]):
         check_exactness(plan.speculation, exactness)
         if config.has_states:
             refuse_drafts(plan.speculation)
-        if any(config.whole_images):
-            raise StartupError(
-                WHAT,
-                f"tokens of an image see one another in {config.architecture}: it is computed on CPUs alone",
-                "use --device cpu",
-            )
 
         groups, self.ranks = join_devices(initialize, config, self.worker.rank, device, plan.report)
+
+        if isinstance(config.vision, AudioConfig):
+            raise StartupError(WHAT, f"{config.architecture} hears sounds on CPUs alone", "use --device cpu")
 
         def check_dtype(dtype: torch.dtype) -> None:
             check_kernels(device, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))
@@ -263,6 +261,10 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
 
     def cache_bytes(self, executor: StepExecutor[CudaBackend]) -> int:
         return executor.backend.cache.num_bytes
+
+    @property
+    def tokens_per_vector(self) -> int:
+        return tokens_per_vector(self.model)
 
     def swap_us_per_block(self, executor: StepExecutor[CudaBackend]) -> float:
         return executor.backend.swap_space.measure_us_per_block()

@@ -4,7 +4,8 @@ A program that chooses tells its tokens itself, with UNKNOWN where the sampler i
 whether another exchange follows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -21,6 +22,14 @@ class FirstSampler(Sampler):
     """Chooses the tokens of all ranks."""
 
     group: ParallelGroup = ONE_RANK
+
+    @contextmanager
+    def untold(self) -> Iterator[None]:
+        group, self.group = self.group, ONE_RANK
+        try:
+            yield
+        finally:
+            self.group = group
 
     def sample(
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None

@@ -6,6 +6,7 @@ independent of the other rows of the batch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -211,6 +212,10 @@ class Sampler(RowSampler):
         if not self._processed.isdisjoint(rows.tolist()):
             return True
         return elsewhere and bool(self.columns["temperature"][rows].any())
+
+    def untold(self) -> AbstractContextManager[None]:
+        """Returns a context in which other ranks are not told what is sampled: they do not wait for it."""
+        return nullcontext()
 
     def take(self, chosen: torch.Tensor, rows: list[int], logits: Callable[[], torch.Tensor]) -> Integers:
         """Appends tokens that are chosen already to the output of A distinct rows. Returns them, [A].

@@ -119,7 +119,7 @@ def check_stages(config: ModelConfig, stages: int) -> None:
     """Raises StartupError where a stage would have none of the layers of which each needs one, and for models
     that encode images."""
     if stages > 1 and config.vision is not None:
-        why = f"--pipeline-parallel-size {stages}, and {config.architecture} encodes images"
+        why = f"--pipeline-parallel-size {stages}, and {config.architecture} encodes images or sounds"
         raise StartupError(_CANNOT_SPLIT, why, "use --tensor-parallel-size")
     most = len(stage_layers(config)) if isinstance(config, DecoderConfig) else config.num_layers
     if stages > most:

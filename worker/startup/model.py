@@ -19,7 +19,8 @@ from worker.config.hf_config import ModelConfig
 from worker.config.names import spelled
 from worker.imports import import_metas
 from worker.layers.base import Layer
-from worker.layers.matrix import LinearMethod, PlainMethod
+from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.matrix import LinearMethod, Matrix, PlainMethod
 from worker.memory.kv_cache import fitting
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import family_of
@@ -113,6 +114,7 @@ def load_model(
             fill_dummy(table, initialize.seed, progress, device, bits.write)
             return model, place.dtype
         names = _fitting_names(model, family, checkpoint)
+        _read_as_stored(model, names, checkpoint)
         table = weight_table(model, names)
         others = [
             each for layer, stored in layers_and_names(model, names) for each in layer.elsewhere(*stored)
@@ -165,6 +167,15 @@ def _fitting_names(
     return family.names
 
 
+def _read_as_stored(
+    model: LanguageModel, names: Mapping[str, tuple[str, ...]], checkpoint: TensorSource
+) -> None:
+    """Has all matrices of experts go by the shapes of their tensors, where each is one tensor."""
+    for layer, stored in layers_and_names(model, names):
+        if isinstance(layer, ExpertMatrices) and stored[0] in checkpoint:
+            layer.read_as_stored(checkpoint.shape(stored[0]))
+
+
 def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:
     """name: of Initialize. stored: the checkpoint's."""
     return stored if name in ("", "auto") else DTYPES[name]
@@ -178,6 +189,23 @@ def stored_dtype(initialize: worker_pb2.Initialize, dtype: torch.dtype) -> torch
 def dtype_name(dtype: torch.dtype) -> str:
     """Returns "bfloat16" for torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
+
+
+def tokens_per_vector(model: LanguageModel) -> int:
+    """Returns about how many tokens of a prompt a model computes in the time in which its encoder makes a
+    vector, at least 1; 0: it has no encoder. By the bytes of what both multiply by: a vector is made of
+    several states, such as the patches of a square."""
+    if model.vision is None:
+        return 0
+    tables = {each.method for each in model.modules() if isinstance(each, Matrix) and each.is_table}
+
+    def nbytes(module: torch.nn.Module) -> int:
+        methods = (each for each in module.modules() if isinstance(each, LinearMethod))
+        return sum(each.weight.nbytes for each in methods if each not in tables)
+
+    tower, decoder = nbytes(model.vision.tower), nbytes(model) - nbytes(model.vision)
+    states = model.vision.config.states_per_vector
+    return max(1, round(states * tower / max(1, decoder)))
 
 
 def model_bytes(model: LanguageModel) -> int:

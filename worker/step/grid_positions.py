@@ -25,6 +25,7 @@ import torch
 from kernels.api import StepBatch
 from kernels.ops.attention.ragged import Integers, ranges
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.config.audio import AudioConfig
 from worker.config.vision import VisionConfig
 from worker.step.media import positions_of
 from worker.step.plan_reader import Step, ValueByRow
@@ -66,10 +67,12 @@ def grid_positions(items: Iterable[tuple[Integers, int, int]]) -> GridPositions:
 class GridPositionRows(ValueByRow[GridPositions]):
     """Those of the rows that have images."""
 
-    def __init__(self, vision: VisionConfig | None) -> None:
-        """vision: the encoder of images; None: the model has none."""
+    def __init__(self, vision: VisionConfig | AudioConfig | None) -> None:
+        """vision: the encoder of images or sounds; None: the model has none."""
         super().__init__()
-        self._pixels = vision.pixels_per_vector if vision is not None and vision.has_grid_positions else 0
+        self._pixels = 0
+        if isinstance(vision, VisionConfig) and vision.has_grid_positions:
+            self._pixels = vision.pixels_per_vector
 
     @property
     def are_read(self) -> bool:
@@ -83,8 +86,8 @@ class GridPositionRows(ValueByRow[GridPositions]):
 
     def _item(self, row: int, item: engine_pb2.MediaItem) -> tuple[Integers, int, int]:
         """Returns the indexes of the vectors of an item, and its rows and columns of them."""
-        require(len(item.shape) == 3, f"row {row} has an item of the shape {list(item.shape)}")
-        rows, columns = (max(1, side // self._pixels) for side in item.shape[:2])
+        require(len(item.shape) in (3, 4), f"row {row} has an item of the shape {list(item.shape)}")
+        rows, columns = (max(1, side // self._pixels) for side in item.shape[-3:-1])
         return positions_of(row, item), rows, columns
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:

@@ -6,9 +6,10 @@ A step computes such an item whole, or its end, where blocks of its beginning we
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 
 from kernels.api import StepBatch
-from kernels.ops.attention.ragged import ranges
+from kernels.ops.attention.ragged import Integers, ranges
 from pagewire.internal.v1 import worker_pb2
 from worker.step.media import positions_of
 from worker.step.plan_reader import Step, ValueByRow
@@ -34,16 +35,22 @@ class WholeMediaRows(ValueByRow[Sequence[range]]):
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
         """Returns the batch of a step whose tokens of items see these whole. Raises PlanError."""
+        last = self.of_step(batch.row_starts, step)
+        return batch if last is None else batch.with_last_seen(torch.from_numpy(last))
+
+    def of_step(self, row_starts: Integers, step: Step) -> Integers | None:
+        """Returns the last position [T] int64 that each token of a step sees; None: its own, for all of them.
+        row_starts: [R] index of each row's first token. Raises PlanError."""
         touched = list(self._touched(step))
         if not touched:
-            return batch
+            return None
         last = np.empty(int(step.counts.sum()), np.int64)
         owners, positions = ranges(step.starts, step.counts)
-        last[positions - step.starts[owners] + batch.row_starts[owners]] = positions
+        last[positions - step.starts[owners] + row_starts[owners]] = positions
         for entry, span in touched:
-            start, first = int(step.starts[entry]), int(batch.row_starts[entry])
+            start, first = int(step.starts[entry]), int(row_starts[entry])
             last[first + max(span.start - start, 0) : first + span.stop - start] = span.stop - 1
-        return batch.with_last_seen(last)
+        return last
 
     def _touched(self, step: Step) -> Iterator[tuple[int, range]]:
         """Yields the items of which a step computes positions, each with the index of its row in the step."""

@@ -17,9 +17,9 @@ from pagewire.internal.v1 import worker_pb2
 from worker.config.vision import ProjectorConfig, VisionConfig
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, column_linear
-from worker.layers.norm import LayerNorm, RMSNorm
+from worker.layers.norm import LayerNorm, RMSNorm, UnitNorm
 from worker.parallel import Placement
-from worker.vision.layers import ParameterLinear
+from worker.vision.layers import LearnedVectors, ParameterLinear
 from worker.vision.pixels import normalized, patches, pixel_table
 from worker.vision.tower import Tower, batch_of
 
@@ -39,7 +39,7 @@ class Projector(Layer):
         def linear(inputs: int, outputs: int, bias: bool) -> ColumnLinear:
             return column_linear(inputs, (outputs,), bias, place)
 
-        self.norm = self.merging = self.layer_norm = self.down = None
+        self.norm = self.merging = self.layer_norm = self.down = self.last = None
         if config.tower_norm_eps is not None:
             self.norm = norm(inputs, config.tower_norm_eps, place)
         averages = config.average_eps is not None
@@ -51,10 +51,12 @@ class Projector(Layer):
             self.merging, merged = linear(merged, inputs, False), inputs
         if config.layer_norm_eps is not None:
             self.layer_norm = LayerNorm(merged, config.layer_norm_eps, place)
-        inner = merged if config.inner_square else width
+        inner = merged if config.inner_square else config.inner_size or width
         self.up = ParameterLinear(merged, width, place) if averages else linear(merged, inner, config.bias)
         if config.activation is not None:
-            self.down = linear(inner, width, config.bias)
+            self.down = linear(inner, config.inner_size or width, config.bias)
+        if config.inner_size:
+            self.last = linear(inner, width, config.bias)
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
         """[N, E of the tower] -> [n, E]. grid: rows and columns of patches, where squares are made."""
@@ -69,7 +71,35 @@ class Projector(Layer):
         x = self.up(x if self.layer_norm is None else self.layer_norm(x), batch)
         if self.down is None or self.config.activation is None:
             return x
-        return self.down(self.ops.activation(x, self.config.activation), batch)
+        x = self.down(self.ops.activation(x, self.config.activation), batch)
+        if self.last is None:
+            return x
+        return self.last(self.ops.activation(x, self.config.activation), batch)
+
+
+class PoolingProjector(Layer):
+    """Hidden states of patches -> vectors of a decoder, by averages of squares; see ProjectorConfig.
+
+    What is as large as the root of the width is float32, as with transformers.
+    """
+
+    def __init__(self, config: ProjectorConfig, tower_width: int, width: int, place: Placement) -> None:
+        """width: of the decoder."""
+        super().__init__()
+        assert config.pooled_eps is not None
+        self._side, self._root, self._dtype = config.merge, tower_width**0.5, place.dtype
+        self.bias = self.scale = None
+        if config.standardized:
+            self.bias, self.scale = (LearnedVectors((tower_width,), place) for _ in range(2))
+        self.norm = UnitNorm(tower_width, config.pooled_eps, place)
+        self.up = column_linear(tower_width, (width,), False, place)
+
+    def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        """[N, E of the tower] -> [n, E]. grid: rows and columns of patches."""
+        x = averages(x, grid, self._side).float() * self._root
+        if self.bias is not None and self.scale is not None:
+            x = (x - self.bias.vectors.float()) * self.scale.vectors.float()
+        return self.up(self.norm(x.to(self._dtype)), batch_of(len(x), x.device))
 
 
 class ImageEncoder(Layer):
@@ -82,7 +112,10 @@ class ImageEncoder(Layer):
         self._table = pixel_table(config.pixels).to(place.device)
         self.tower = Tower(config.tower, {*config.features, *config.deeper}, place)
         tower_width, num_features = config.tower.hidden_size, len(config.features)
-        self.projector = Projector(config.projector, tower_width, num_features, width, place)
+        if config.projector.pooled_eps is not None:
+            self.projector: Layer = PoolingProjector(config.projector, tower_width, width, place)
+        else:
+            self.projector = Projector(config.projector, tower_width, num_features, width, place)
         of_square = replace(
             config.projector, tower_norm_eps=None, layer_norm_eps=config.projector.tower_norm_eps
         )
@@ -112,17 +145,21 @@ class ImageEncoder(Layer):
         return torch.zeros(*self.config.largest_size, 3, dtype=torch.uint8, device=self._table.device)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """[height, width, 3] uint8 -> [n, D * E], the D vectors of each position side by side; n is 0 for a
-        size that the encoder does not take."""
-        if not self.config.num_vectors(*pixels.shape[:2]):
+        """[height, width, 3], or [frames, height, width, 3], uint8 -> [n, D * E], the D vectors of each
+        position side by side; n is 0 for a shape that the encoder does not take."""
+        *given, height, width, _ = pixels.shape
+        if not self.config.num_vectors(height, width) or given not in ([], [self.config.tower.frames]):
             width = self.config.vectors_per_position * self._width
             return torch.empty(0, width, dtype=self._dtype, device=pixels.device)
         size, frames = self.config.tower.patch_size, max(1, self.config.tower.frames)
-        grid = pixels.shape[0] // size, pixels.shape[1] // size
-        states = self.tower(patches(normalized(pixels, self._table).to(self._dtype), size, frames), grid)
+        grid = height // size, width // size
+        values = normalized(pixels, self._table).to(self._dtype)
+        cut = patches(values, size, frames, channels_last=self.config.tower.channels_last)
+        states = self.tower(cut, grid)
         features = [states[number] for number in self.config.features]
         x = features[0] if len(features) == 1 else torch.cat(features, 1)
-        found = [self.projector(x[1:] if self.config.drops_first else x, grid)]
+        x = x[1:] if self.config.drops_first else x
+        found = [self.projector(x[:-1] if self.config.drops_last else x, grid)]
         for number, projector in zip(self.config.deeper, self.deeper, strict=True):
             found.append(projector(states[number], grid))
         return found[0] if len(found) == 1 else torch.cat(found, 1)

@@ -19,11 +19,23 @@ class PatchLinear(Matrix):
 
     keeps_parameter = True
 
-    def __init__(self, patch_size: int, width: int, bias: bool, place: Placement, frames: int = 0) -> None:
-        """frames: F; 0: one, which the checkpoint's weight has no dimension for."""
+    def __init__(
+        self,
+        patch_size: int,
+        width: int,
+        bias: bool,
+        place: Placement,
+        frames: int = 0,
+        *,
+        as_matrix: bool = False,
+    ) -> None:
+        """frames: F; 0: one, which the checkpoint's weight has no dimension for. as_matrix: the checkpoint
+        has the matrix."""
         weight = place.empty(width, 3 * max(1, frames) * patch_size**2)
         super().__init__(weight, place.empty(width) if bias else None)
-        self._stored = width, 3, *((frames,) if frames else ()), patch_size, patch_size
+        self._stored: tuple[int, ...] = width, 3, *((frames,) if frames else ()), patch_size, patch_size
+        if as_matrix:
+            self._stored = tuple(weight.shape)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         (name,) = names
@@ -91,10 +103,9 @@ class TowerAttention(AttentionPart):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         query, key, value = self._heads(self.qkv(x, batch), rotation)
-        lengths = cache[0].tolist() if cache else [len(query)]
-        scale, parts = query.shape[2] ** -0.5, (torch.split(each, lengths) for each in (query, key, value))
-        attended = [self.ops.full_attention(q, k, v, scale) for q, k, v in zip(*parts, strict=True)]
-        return self.output((attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1), batch)
+        lengths, scale = cache[0].tolist() if cache else (), query.shape[2] ** -0.5
+        attended = self.ops.full_attention(query, key, value, scale, lengths)
+        return self.output(attended.flatten(1), batch)
 
     def _heads(
         self, qkv: torch.Tensor, rotation: Rotation | None

@@ -14,6 +14,7 @@ from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import LayerNorm, Norm, RMSNorm
 from worker.parallel import Placement
+from worker.vision import gemma4
 from worker.vision.layers import ChannelScales, LearnedVectors, PatchLinear, TowerAttention
 
 HEAD_NORM_EPS = 1e-6
@@ -27,7 +28,14 @@ class Tower(Layer):
         """features: behind so many blocks, each. place: of what every rank holds whole."""
         super().__init__()
         self.config, self._features, width = config, features, config.hidden_size
-        self.patches = PatchLinear(config.patch_size, width, config.patch_bias, place, config.frames)
+        self.patches = PatchLinear(
+            config.patch_size,
+            width,
+            config.patch_bias,
+            place,
+            frames=config.frames,
+            as_matrix=config.flat_patches or config.channels_last,
+        )
         batch = (1,) if config.stored_as_batch else ()
         self.class_token = self.positions = None
         if config.class_token:
@@ -35,6 +43,8 @@ class Tower(Layer):
         if config.learned_positions:
             count = config.patches_per_side**2 + config.class_token
             self.positions = LearnedVectors((*batch, count, width), place)
+        elif config.position_rows:
+            self.positions = LearnedVectors((2, config.position_rows, width), place)
         self._rows_of_positions: torch.Tensor | None = None
         if config.buckets_positions:
             self._rows_of_positions = bucketed_positions(config.patches_per_side).to(place.device)
@@ -44,7 +54,7 @@ class Tower(Layer):
 
     def forward(self, patches: torch.Tensor, grid: tuple[int, int]) -> dict[int, torch.Tensor]:
         """[N, 3 * F * P * P] of an image -> by number of a block, the states behind it, [N, E] each, behind
-        the class token's, if there is one. grid: rows and columns of patches."""
+        or before the class token's, if there is one. grid: rows and columns of patches."""
         x, residual = self._embed(patches, grid), None
         batch, rotation = batch_of(len(x), x.device), self._rotation(*grid, x.device)
         order, lengths = None, torch.empty(0)
@@ -67,10 +77,13 @@ class Tower(Layer):
         """[N, 3 * F * P * P] -> the input of the first block, [N, E]."""
         x = self.patches.product(patches)
         if self.class_token is not None:
-            x = torch.cat((self.class_token.vectors, x))
+            both = (x, self.class_token.vectors)
+            x = torch.cat(both if self.config.class_last else both[::-1])
         if self.positions is not None:
             table, rows = self.positions.vectors, self._rows_of_positions
-            if self.config.interpolates_positions:
+            if self.config.position_rows:
+                x = x + summed_positions(table, *grid)
+            elif self.config.interpolates_positions:
                 x = x + interpolated_positions(table, *grid).to(x.dtype)
             else:
                 x = x + (table if rows is None else table[rows])
@@ -80,7 +93,12 @@ class Tower(Layer):
         theta, size = self.config.rotary_theta, self.config.head_dim
         if theta is None:
             return None
-        angles = axial_angles(rows, columns, size, theta, device, equal=self.config.equal_frequencies)
+        if self.config.rotates_pairs:
+            angles = column_angles(rows, columns, size, theta, device)
+            if self.config.class_last:
+                angles = torch.cat((angles, angles.new_zeros(1, size // 2)))
+        else:
+            angles = axial_angles(rows, columns, size, theta, device, equal=self.config.equal_frequencies)
         cos, sin = angles.cos(), angles.sin()
         return Rotation(torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1), None, self.ops)
 
@@ -93,6 +111,8 @@ def norm(config: TowerConfig, place: Placement) -> Norm:
 
 def block(config: TowerConfig, place: Placement) -> AnyBlock:
     """Returns a block; its parts are made in the order in which it uses them."""
+    if config.around_norms:
+        return gemma4.block(config, place)
     first, attending = norm(config, place), attention(config, place)
     if not config.channel_scales:
         return Block(first, attending, norm(config, place), mlp(config, place))
@@ -106,7 +126,9 @@ def block(config: TowerConfig, place: Placement) -> AnyBlock:
 def attention(config: TowerConfig, place: Placement) -> TowerAttention:
     """Returns the attention part of a block."""
     width, heads = config.hidden_size, config.num_heads
-    qkv = qkv_linear(width, heads, heads, config.head_dim, config.qkv_bias, place)
+    size = config.head_dim
+    order = (*range(0, size, 2), *range(1, size, 2)) if config.rotates_pairs else ()
+    qkv = qkv_linear(width, heads, heads, size, config.qkv_bias, place, head_order=order)
     norms = None
     if config.head_norms:
         norms = RMSNorm(width, HEAD_NORM_EPS, place), RMSNorm(width, HEAD_NORM_EPS, place)
@@ -140,12 +162,26 @@ def axial_angles(
     return torch.cat((by_row, by_column), 2).view(rows * columns, -1)
 
 
+def column_angles(rows: int, columns: int, size: int, theta: float, device: torch.device) -> torch.Tensor:
+    """As axial_angles() with equal frequencies, the first half by the column, and both numbered from 1."""
+    angles = axial_angles(rows + 1, columns + 1, size, theta, device, equal=True)
+    by_row, by_column = angles.view(rows + 1, columns + 1, -1)[1:, 1:].chunk(2, dim=2)
+    return torch.cat((by_column, by_row), 2).view(rows * columns, -1)
+
+
 def windows(rows: int, columns: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the numbers of patches window by window, [rows * columns] int64, and how many each window has
     [W], for squares of `side` patches from the upper left corner; those at the other edges may be smaller."""
     down, right = torch.arange(rows) // side, torch.arange(columns) // side
     window = (down[:, None] * (-(-columns // side)) + right[None]).flatten()
     return window.argsort(stable=True), window.bincount()
+
+
+def summed_positions(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Adds the vectors of columns, the first half of a table [2 * n, E], and those of rows, the other half ->
+    [rows * columns, E]."""
+    of_columns, of_rows = table.chunk(2)
+    return (of_columns[None, :columns] + of_rows[:rows, None]).flatten(0, 1)
 
 
 def interpolated_positions(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:

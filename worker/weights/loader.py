@@ -176,6 +176,12 @@ def fill_target(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator
     if weight.largest is not None:
         yield from _fill_measured(checkpoint, weight, name)
         return
+    if not weight.shape:  # a bound, which may be infinite
+        value = checkpoint.read(name, ())
+        check_finite(value.nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0), checkpoint, name)
+        weight.target.copy_(value)
+        yield weight.target.itemsize
+        return
     target = weight.target.t() if weight.transposed else weight.target
     first, *rest = weight.part or (slice(None),)
     begin, end, _ = first.indices(weight.shape[0])

@@ -23,8 +23,9 @@ class Admission:
         self._lacked = 0  # blocks that it needs for itself and its siblings
 
     def look(self, sequence: Sequence) -> list[int] | None:
-        """Returns the cached blocks of a sequence that can be admitted now; None if it must wait."""
-        if self.is_out_of_reach(sequence):
+        """Returns the cached blocks of a sequence that can be admitted now; None if it must wait, as one of
+        which a plan in flight still samples a token."""
+        if sequence.num_tokens > sequence.num_known_tokens or self.is_out_of_reach(sequence):
             return None
         cached = self._prefix_cache.find(sequence)
         return cached if self.fits(sequence, cached) else None

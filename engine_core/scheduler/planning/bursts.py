@@ -36,6 +36,11 @@ class Bursts:
         if len(plan.sample_rows) == len(plan.rows) and sum(counts) == steps * len(plan.rows):
             self._rows, self._step_seconds = len(plan.rows), result.duration_us / 1e6 / steps
 
+    @property
+    def are_short(self) -> bool:
+        """Whether steps are so short that a burst has several of them."""
+        return 0 < self._step_seconds <= self._seconds / 2
+
     def add(self, decoding: Many[Sequence], plan: Plan, batch: Batch) -> bool:
         """Adds sequences that decode, all of a plan, as a burst. Returns False, and adds nothing, if it would
         have a single step."""
@@ -51,7 +56,7 @@ class Bursts:
     def _length(self, decoding: Many[Sequence], budget: int) -> int:
         """Returns how many steps fit into the time and the budget of tokens, and all sequences may take. The
         first tokens of an output come one by one."""
-        if self._rows != len(decoding) or not 0 < self._step_seconds <= self._seconds / 2:
+        if self._rows != len(decoding) or not self.are_short:
             return 1
         steps = min(int(self._seconds / self._step_seconds), budget // len(decoding), MOST_STEPS)
         for sequence in decoding:

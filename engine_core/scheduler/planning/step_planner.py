@@ -18,6 +18,7 @@ from engine_core.scheduler.planning.adapter_slots import AdapterSlots
 from engine_core.scheduler.planning.admission import Admission, Overtaking
 from engine_core.scheduler.planning.bursts import Bursts
 from engine_core.scheduler.planning.drafts import DraftRoom
+from engine_core.scheduler.planning.micro_batches import MicroBatches
 from engine_core.scheduler.planning.step_batch import Batch
 from engine_core.scheduler.request_ends import FaultIsolation
 from engine_core.scheduler.states.running import SlotAllocator
@@ -161,10 +162,13 @@ class StepPlanner:
         adapter_turn: int,
         whole_prompts: bool,
         encoder: EncoderCache,
+        stages: int,
     ) -> None:
-        """whole_prompts: a sequence begins in a step that computes all of its tokens."""
+        """whole_prompts: a sequence begins in a step that computes all of its tokens. stages: see
+        MicroBatches."""
         self.slots = SlotAllocator(states)
         self.bursts = Bursts(self.slots, burst_seconds)
+        self.micro_batches = MicroBatches(stages)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(states)
         self.adapter_slots = AdapterSlots(states, max_adapters_per_step, adapter_turn)
@@ -174,6 +178,7 @@ class StepPlanner:
         self.overtaking = Overtaking(states)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
         self._whole_prompts, self._encoder = whole_prompts, encoder
+        self._whole_item = 0  # tokens of an item that is seen whole, for which the last plan had no room
 
     def fill(self, plan: Plan, batch: Batch, now: float, *, in_flight: bool) -> None:
         """Adds the sequences of a step to a plan and its batch. now: seconds. in_flight: whether there are
@@ -191,18 +196,25 @@ class StepPlanner:
     def _schedule_running(self, plan: Plan, batch: Batch, now: float, before: int) -> None:
         """Schedules the running sequences. before: preemptions before this plan."""
         states = self._states
-        if needy := [sequence for sequence in states.running if sequence.num_tokens > sequence.num_slots]:
+        due = self.micro_batches.due(states.running, together=self.bursts.are_short)
+        if needy := [sequence for sequence in due if sequence.num_tokens > sequence.num_slots]:
             self.slots.reserve_slots(needy, plan)
             going = self.slots.join_followers(plan)
-            going += [sequence for sequence in states.running if sequence.num_tokens <= sequence.num_slots]
+            going += [
+                sequence
+                for sequence in due
+                if sequence.num_tokens <= sequence.num_slots and sequence.status is Status.RUNNING
+            ]
         else:
-            going = states.running
+            going = due
         if going:  # all but the last one have computed their prompts
             last = going[-1]
             decoding = going if last.is_decoding else going[:-1]
-            reserved = 0 if decoding is going else self._encoder.least(last, last.num_computed_tokens)
+            waits = self._whole_item if states.waiting and states.rows.free else 0
+            reserved = waits if decoding is going else self._encoder.least(last, last.num_computed_tokens)
             drafts = self.draft_room.add(decoding, reserved, plan, batch)
-            if not drafts and decoding is going and not (states.waiting or states.preparing):
+            alone = decoding is going and self.micro_batches.width == 1
+            if not drafts and alone and not (states.waiting or states.preparing):
                 drafts = self.bursts.add(decoding, plan, batch)
             if not drafts:
                 batch.add_decoding(going[:-1])
@@ -258,7 +270,9 @@ class StepPlanner:
         if most is not None and cost > most:
             return False
         start = sequence.num_tokens - cost
-        if self._encoder.least(sequence, start) > batch.budget:
+        least = self._encoder.least(sequence, start)
+        self._whole_item = least if least > batch.budget else 0
+        if self._whole_item:
             return False  # it begins with an image that is computed whole
         if not self._encoder.affords(sequence, start, start + 1 if most is None else sequence.num_tokens):
             return False

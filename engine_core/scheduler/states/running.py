@@ -25,10 +25,10 @@ class SlotAllocator:
             for sequence in growing:
                 self._make_room(sequence, plan)
             return
-        order = self._states.victims_first(self._states.running)
+        order, wanting = self._states.victims_first(self._states.running), set(growing)
         victims = iter(order)
         for sequence in reversed(order):
-            if sequence.num_tokens > sequence.num_slots and sequence.can_advance:
+            if sequence in wanting:
                 while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
                     self._states.preempt(next(victims), plan)
         self._states.drop_stopped()

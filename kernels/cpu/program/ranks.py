@@ -9,6 +9,7 @@ import torch
 
 from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import AddPartsRecord, FindOwnersRecord, JoinPartsRecord
 from kernels.cpu.matmul.int8 import QuantizedWeight
 from kernels.cpu.matmul.matrix import Allocate
@@ -33,9 +34,9 @@ class RankRecords:
         if group.link is None:
             raise CannotRecord("ranks of this kind exchange by calls of Python")
         from kernels.cpu.elementwise import rank_parts  # compiles, the first time
-        from kernels.cpu.runtime.rank_exchange import exchange_rows
+        from kernels.cpu.runtime import rank_exchange
 
-        self._kernels, self._exchange_rows = rank_parts, exchange_rows
+        self._kernels, self._moves = rank_parts, rank_exchange
         self.group = group
         self._ops = ops
         self._exchanges = np.zeros((0, 2), np.int64)  # index, and rows for each token
@@ -51,24 +52,26 @@ class RankRecords:
         ranks, where they differ: then the rows of a part are as long as those of its rank, in rows of this
         width; 0: they do not."""
         parts = self._ops.empty((self.group.size, len(x), width or x.shape[1]), x.dtype)
-        self._put(x, parts, factor, self.group.size)
+        self._put(self._moves.exchange_rows, x, parts, factor, self.group.size)
         return parts
 
     def tell(self, x: torch.Tensor) -> None:
         """Puts the exchange by which x [A] of rank 0 becomes that of all ranks."""
-        self._put(x[:, None], x[None, :, None], 1, 1)
+        self._put(self._moves.exchange_rows, x[:, None], x[None, :, None], 1, 1)
 
     def send(self, x: torch.Tensor) -> None:
-        """Puts what copies x [M, N] to the other rank of two."""
-        self._put(x, x[None], 1, 0)
+        """Puts what copies x [M, N] to the other rank of two, and does not wait for it."""
+        self._put(self._moves.send_rows, x, x[None], 1, 0)
 
     def receive(self, width: int, dtype: torch.dtype) -> torch.Tensor:
         """Puts what copies [M, N] from rank 0 of two, and returns it."""
         out = self._ops.empty((self._ops.most_tokens, width), dtype, lasts=True)
-        self._put(out[:, :0], out[None], 1, 1)
+        self._put(self._moves.receive_rows, out[:, :0], out[None], 1, 1)
         return out
 
-    def _put(self, x: torch.Tensor, parts: torch.Tensor, factor: int, count: int) -> None:
+    def _put(
+        self, move: Operation[Any], x: torch.Tensor, parts: torch.Tensor, factor: int, count: int
+    ) -> None:
         """x: [M * factor, N] of this rank. parts: [ranks, M * factor, N], of which the first `count` get
         those of the ranks."""
         record = ExchangeRowsRecord(
@@ -81,7 +84,7 @@ class RankRecords:
             stride=parts.itemsize * parts.stride(0),
             parts=count,
         )
-        index = self._ops.put(self._exchange_rows, record, 1, factor=0)
+        index = self._ops.put(move, record, 1, factor=0)
         self._exchanges = np.append(self._exchanges, [[index, factor]], 0)
 
     def add(self, partial: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:

@@ -237,7 +237,7 @@ class ProgramWriter(CpuOps):
 
         waits = self.most_tokens > FEW
         recovers = self.team.recovers_stragglers and not waits
-        slack = self.buffers.num_sets * min(self._layer_sizes) if recovers else 0
+        slack = self.buffers.num_sets * min(self._layer_sizes, default=0) if recovers else 0
         program = Program(len(self._entries), slack)
         for decided in self._decided:
             decided.link(program)

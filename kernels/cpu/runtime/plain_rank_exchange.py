@@ -25,15 +25,32 @@ class PlainExchange:
         """Posts, unless that is done, and waits for a moment. Writes which rank is missing; if none is,
         copies all parts."""
         if not exchange.is_posted:
-            if exchange.count:
-                self._copy(self._buffer(exchange, exchange.rank), exchange.source, exchange.count)
-            self.write_word(self._posted(exchange, exchange.rank), exchange.sequence)
+            self._post(exchange)
             exchange.is_posted = 1
-        exchange.missing = self._missing(exchange)
+        exchange.missing = self._missing(exchange, range(exchange.num_ranks), exchange.sequence)
         if exchange.missing < 0 and exchange.count:
             for rank in range(exchange.num_ranks):
                 target = exchange.target + rank * exchange.stride
                 self._copy(target, self._buffer(exchange, rank), exchange.count)
+
+    def send_part(self, exchange: RankExchange) -> None:
+        """Waits for a moment until the other rank has taken what was sent two before. Writes whether it is
+        missing; if it is not, posts."""
+        exchange.missing = self._missing(exchange, range(1, 2), exchange.sequence - 2)
+        if exchange.missing < 0:
+            self._post(exchange)
+
+    def receive_part(self, exchange: RankExchange) -> None:
+        """Waits for a moment. Writes whether the rank that sends is missing; if it is not, takes its part."""
+        exchange.missing = self._missing(exchange, range(1), exchange.sequence)
+        if exchange.missing < 0:
+            self._copy(exchange.target, self._buffer(exchange, 0), exchange.count)
+            self.write_word(self._posted(exchange, exchange.rank), exchange.sequence)
+
+    def _post(self, exchange: RankExchange) -> None:
+        if exchange.count:
+            self._copy(self._buffer(exchange, exchange.rank), exchange.source, exchange.count)
+        self.write_word(self._posted(exchange, exchange.rank), exchange.sequence)
 
     def read_word(self, address: int) -> int:
         """Returns a word that other processes write; what they wrote before it is seen from then on."""
@@ -54,11 +71,11 @@ class PlainExchange:
             time.sleep(_SLEEP_S)
         return looks < self.SPINS + _SLEEPS
 
-    def _missing(self, exchange: RankExchange) -> int:
-        """Returns a rank that has not posted yet; -1: all have."""
+    def _missing(self, exchange: RankExchange, ranks: range, number: int) -> int:
+        """Returns a rank that has not posted this number yet; -1: all have."""
         looks = exchange.spins
-        for rank in range(exchange.num_ranks):
-            while self.read_word(self._posted(exchange, rank)) < exchange.sequence:
+        for rank in ranks:
+            while self.read_word(self._posted(exchange, rank)) < number:
                 if not self.pause(looks):
                     return rank
                 looks += 1

@@ -10,6 +10,9 @@ In an exchange a rank writes its part into its buffer, posts the number, waits u
 it, and copies their parts. A rank that has posted exchange n has read all of n - 1, and a rank that has seen
 all post n may write its buffer of n + 1, which was that of n - 1: so one wait is enough.
 
+From one rank of two to the other, bytes may also be sent: number n is written as soon as the other one has
+taken n - 2, and nothing else is waited for. The one that receives posts a number when it has taken it.
+
 A rank spins for about 50 us, then lets others have its core, then sleeps on the posted word; a rank that
 waits looks now and then whether the others live (worker.cpu.rank_memory). In a program (exchange_rows) it
 looks itself, and is slower to sleep: to wake a processor that halts takes longer than most exchanges. Where
@@ -49,10 +52,15 @@ def _buffer(exchange: RankExchange, rank: int) -> int:
 
 
 def _post(exchange: RankExchange) -> None:
-    """Writes this rank's part, says so, and wakes those that sleep."""
-    own = _line(exchange, exchange.rank)
+    """Writes this rank's part, and says so."""
     if exchange.count > 0:
         _memcpy(_buffer(exchange, exchange.rank), exchange.source, exchange.count)
+    _say(exchange)
+
+
+def _say(exchange: RankExchange) -> None:
+    """Posts the number, and wakes those that sleep."""
+    own = _line(exchange, exchange.rank)
     atomics.add(own + POSTED, exchange.sequence - atomics.read(own + POSTED))
     if atomics.read(own + SLEEPERS) > 0:
         _syscall(_FUTEX, own + POSTED, _WAKE, 1 << 30, 0, 0, 0)
@@ -66,27 +74,27 @@ def _sleep(exchange: RankExchange, line: int, seen: int) -> None:
     atomics.add(line + SLEEPERS, -1)
 
 
-def _has_posted(exchange: RankExchange, rank: int) -> bool:
+def _has_posted(exchange: RankExchange, rank: int, number: int) -> bool:
     """Waits for a moment, with one sleep at the end if it may."""
     line, spins = _line(exchange, rank), exchange.spins
     seen = atomics.read(line + POSTED)
-    while seen < exchange.sequence and spins < SPINS + YIELDS:
+    while seen < number and spins < SPINS + YIELDS:
         if spins < SPINS:
             atomics.pause()
         else:
             atomics.yield_core()
         spins += 1
         seen = atomics.read(line + POSTED)
-    if seen < exchange.sequence and exchange.may_sleep != 0:
+    if seen < number and exchange.may_sleep != 0:
         _sleep(exchange, line, seen)
         seen = atomics.read(line + POSTED)
-    return seen >= exchange.sequence
+    return seen >= number
 
 
-def _missing(exchange: RankExchange) -> int:
-    """Returns a rank that has not posted yet; -1: all have."""
-    for rank in range(exchange.num_ranks):
-        if not _has_posted(exchange, rank):
+def _missing(exchange: RankExchange, first: int, end: int, number: int) -> int:
+    """Returns a rank from `first` to before `end` that has not posted this number yet; -1: all have."""
+    for rank in range(first, end):
+        if not _has_posted(exchange, rank, number):
             return rank
     return -1
 
@@ -98,10 +106,28 @@ def exchange_parts(exchange: RankExchange) -> None:
     if exchange.is_posted == 0:
         _post(exchange)
         exchange.is_posted = 1
-    exchange.missing = _missing(exchange)
+    exchange.missing = _missing(exchange, 0, exchange.num_ranks, exchange.sequence)
     if exchange.missing < 0 and exchange.count > 0:
         for rank in range(exchange.num_ranks):
             _memcpy(exchange.target + rank * exchange.stride, _buffer(exchange, rank), exchange.count)
+
+
+@compiled
+def send_part(exchange: RankExchange) -> None:
+    """Waits for a moment until the other rank has taken what was sent two before. Writes whether it is
+    missing; if it is not, posts."""
+    exchange.missing = _missing(exchange, 1, 2, exchange.sequence - 2)
+    if exchange.missing < 0:
+        _post(exchange)
+
+
+@compiled
+def receive_part(exchange: RankExchange) -> None:
+    """Waits for a moment. Writes whether the rank that sends is missing; if it is not, takes its part."""
+    exchange.missing = _missing(exchange, 0, 1, exchange.sequence)
+    if exchange.missing < 0:
+        _memcpy(exchange.target, _buffer(exchange, 0), exchange.count)
+        _say(exchange)
 
 
 def _is_over(exchange: RankExchange) -> bool:
@@ -112,17 +138,17 @@ def _is_over(exchange: RankExchange) -> bool:
     return ended > 0
 
 
-def _await_all(exchange: RankExchange) -> None:
-    """Returns when all ranks have posted, or the exchange has failed."""
+def _await(exchange: RankExchange, first: int, end: int, number: int) -> None:
+    """Returns when these ranks have posted a number, or the exchange has failed."""
     exchange.spins, exchange.may_sleep, rounds = 0, 0, 0
-    exchange.missing = _missing(exchange)
+    exchange.missing = _missing(exchange, first, end, number)
     while exchange.missing >= 0 and exchange.failed == 0:
         if rounds >= YIELDING_ROUNDS + exchange.most_sleeps or _is_over(exchange):
             exchange.failed = 1
         else:
             exchange.spins = SPINS
             exchange.may_sleep = 1 if rounds >= YIELDING_ROUNDS else 0
-            exchange.missing = _missing(exchange)
+            exchange.missing = _missing(exchange, first, end, number)
             rounds += 1
 
 
@@ -135,11 +161,40 @@ def exchange_rows(record: ExchangeRowsRecord, first: int, count: int, thread: in
         exchange.sequence += 1
         exchange.source, exchange.count = record.source + begin, min(exchange.capacity, own - begin)
         _post(exchange)
-        _await_all(exchange)
+        _await(exchange, 0, exchange.num_ranks, exchange.sequence)
         if exchange.failed == 0:
             for rank in range(record.parts):
                 to = record.target + rank * record.stride + begin
                 _memcpy(to, _buffer(exchange, rank), min(exchange.capacity, size - begin))
+        begin += exchange.capacity
+
+
+@operation
+def send_rows(record: ExchangeRowsRecord, first: int, count: int, thread: int) -> None:
+    """Sends all rows to rank 1 of two, in pieces of a buffer's size."""
+    exchange = RankExchange.at(record.exchange)
+    size, begin = record.num_rows * record.own_bytes, 0
+    while begin < size and exchange.failed == 0:
+        exchange.sequence += 1
+        _await(exchange, 1, 2, exchange.sequence - 2)
+        if exchange.failed == 0:
+            exchange.source = record.source + begin
+            exchange.count = min(exchange.capacity, size - begin)
+            _post(exchange)
+        begin += exchange.capacity
+
+
+@operation
+def receive_rows(record: ExchangeRowsRecord, first: int, count: int, thread: int) -> None:
+    """Takes all rows from rank 0 of two."""
+    exchange = RankExchange.at(record.exchange)
+    size, begin = record.num_rows * record.row_bytes, 0
+    while begin < size and exchange.failed == 0:
+        exchange.sequence += 1
+        _await(exchange, 0, 1, exchange.sequence)
+        if exchange.failed == 0:
+            _memcpy(record.target + begin, _buffer(exchange, 0), min(exchange.capacity, size - begin))
+            _say(exchange)
         begin += exchange.capacity
 
 

@@ -17,7 +17,7 @@ _POLLIN = 1 << 32
 """The events of a struct pollfd, as it is seen as one word."""
 _EPOCH = 40
 """Exchanges of an epoch are numbered from its number << _EPOCH on."""
-_PID, _EPOCHS_ENDED = 16, 24
+_PID, _EPOCHS_ENDED, _PLANS = 16, 24, 32
 """Offsets in the line of a rank."""
 
 
@@ -69,7 +69,8 @@ class RankLink:
             most_sleeps=int(self.DEADLINE_S * 1e9 / _SLEEP_NS),
             failed=0,
         )
-        self._epoch = 0
+        self._epoch = self._num_plans = self._num_begun = 0
+        self._parts: list[RankLink] = []
         self.on_failure: Callable[[int], None] = _fail
         """Raises an error that says why an exchange of a program has failed. It is called with a rank that
         was waited for."""
@@ -88,6 +89,7 @@ class RankLink:
         part.members, part.on_failure, part._peers = members, self.on_failure, self._peers
         for name in ("abort", "peers", "num_peers"):
             setattr(part._record, name, getattr(self._record, name))
+        self._parts.append(part)
         return part
 
     @staticmethod
@@ -137,6 +139,55 @@ class RankLink:
             record.spins = self._kernels.SPINS
             self._kernels.exchange_parts(record)
 
+    def send(self, source: int, count: int, on_missing: Callable[[int], None]) -> None:
+        """Sends [count] bytes from rank 0 of two to the other one, which receives as many. on_missing: see
+        exchange()."""
+        self._pass_on(self._kernels.send_part, source, 0, count, on_missing)
+
+    def receive(self, target: int, count: int, on_missing: Callable[[int], None]) -> None:
+        """Takes [count] bytes that rank 0 of two sends. on_missing: see exchange()."""
+        self._pass_on(self._kernels.receive_part, 0, target, count, on_missing)
+
+    def _pass_on(
+        self,
+        move: Callable[[RankExchange], None],
+        source: int,
+        target: int,
+        count: int,
+        on_missing: Callable[[int], None],
+    ) -> None:
+        record = self._record
+        for first in range(0, count, self.capacity):
+            record.sequence += 1
+            record.source, record.target = source + first, target + first
+            record.count = min(self.capacity, count - first)
+            record.spins, record.may_sleep = 0, 1
+            move(record)
+            while record.missing >= 0:
+                on_missing(self.members[record.missing])
+                record.spins = self._kernels.SPINS
+                move(record)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether rank 0 of two has sent what this rank receives next."""
+        return self._read(0, self._kernels.POSTED) > self._record.sequence
+
+    def announce_plan(self) -> None:
+        """Says that this rank has one more plan."""
+        self._num_plans += 1
+        self._write(_PLANS, (self._epoch << _EPOCH) + self._num_plans)
+
+    def begin_plan(self) -> None:
+        """The next plan is that behind the last one."""
+        self._num_begun += 1
+
+    @property
+    def rank_without_plan(self) -> int:
+        """A rank that has not said that it has the plan of begin_plan(); -1: all have."""
+        number = (self._epoch << _EPOCH) + self._num_begun
+        return next((rank for rank in range(self.size) if self._read(rank, _PLANS) < number), -1)
+
     def pid_of(self, rank: int) -> int:
         """Returns the process of a rank; 0: it has not said it yet."""
         return self._read(rank, _PID)
@@ -161,9 +212,11 @@ class RankLink:
 
     def has_left(self, rank: int) -> bool:
         """Returns whether a rank has ended the epoch without the exchange at hand."""
-        if self._read(rank, _EPOCHS_ENDED) <= self._epoch:
-            return False
-        return self._read(rank, self._kernels.POSTED) < self._record.sequence
+        return self.has_ended_epoch(rank) and self._read(rank, self._kernels.POSTED) < self._record.sequence
+
+    def has_ended_epoch(self, rank: int) -> bool:
+        """Returns whether a rank gets no plan any more before the next epoch."""
+        return self._read(rank, _EPOCHS_ENDED) > self._epoch
 
     def begin_epoch(self) -> int:
         """Begins the next epoch, if all ranks have ended this one: then it returns -1, else one that has
@@ -171,8 +224,10 @@ class RankLink:
         for rank in range(self.size):
             if self._read(rank, _EPOCHS_ENDED) <= self._epoch:
                 return rank
-        self._epoch += 1
-        self._record.sequence = self._epoch << _EPOCH
+        self._epoch, self._num_plans, self._num_begun = self._epoch + 1, 0, 0
+        for link in (self, *self._parts):
+            link._record.sequence = self._epoch << _EPOCH
+            link._write(self._kernels.POSTED, link._record.sequence)
         return -1
 
     def _read(self, rank: int, offset: int) -> int:

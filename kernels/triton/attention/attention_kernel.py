@@ -11,7 +11,8 @@ sum of values (scores in base 2: log2(e) is in their scale, since exp2 is one in
                        = cap * tanh(q[i] . k[j] * scale)                          with a soft cap
                        + slope[i] * (j - position of q[i])                        with ALiBi
                        = -inf where j > position of q[i], or j <= it - window; with chunks, where
-                         j < it // window * window; bidirectional: where j <= it - window or j >= it + window
+                         j < it // window * window; bidirectional: where j <= it - window or j >= it + window;
+                         with last_seen: where j > last_seen[i] in place of j > position of q[i]
 
 Bytes moved: the tile's keys and values, once. Source: FlashAttention-2 (Dao, 2023); ALiBi (Press et al.,
 2021).
@@ -42,6 +43,7 @@ def _block_ids(table, tile, num_blocks, BLOCK_SIZE: tl.constexpr, TILE: tl.const
 def attend(
     query,  # [M, D]
     query_positions,  # [M]
+    query_lasts,  # [M] the last position that each sees; unused: BIDIRECTIONAL
     slopes,  # [M] float32 in base 2, or None
     keys,  # of this KV head: block b, slot s at b * BLOCK_STRIDE + s * HEAD_DIM
     values,
@@ -103,7 +105,7 @@ def attend(
                 if HAS_WINDOW:
                     seen &= positions[None, :] < query_positions[:, None] + window
             else:
-                seen = positions[None, :] <= query_positions[:, None]
+                seen = positions[None, :] <= query_lasts[:, None]
             if CHUNKED:
                 seen &= positions[None, :] >= (query_positions // window * window)[:, None]
             elif HAS_WINDOW:
@@ -167,6 +169,7 @@ def _attention_kernel(
     query_starts,  # [R + 1]
     lengths,  # [R]
     block_tables,  # [R, N]
+    last_seen,  # [T] int64, or None: the last position that each token sees is its own
     sinks,  # [H] float32, or None; so the next three
     slopes,  # [H] float32
     key_scales,  # [K] float32
@@ -238,6 +241,10 @@ def _attention_kernel(
         behind_last = length
         if HAS_WINDOW:
             behind_last = first_position + QUERIES + window - 1
+    lasts = context + token
+    if last_seen is not None:
+        lasts = tl.load(last_seen + first_token + token, mask=valid, other=0).to(tl.int32)
+        behind_last = tl.max(lasts, 0) + 1
     end = tl.cdiv(tl.minimum(behind_last, length), TILE)
     chunk, behind = begin // tiles + split, tl.cdiv(end, tiles)
     if not HAS_WINDOW:  # chunks that all queries see whole
@@ -245,7 +252,7 @@ def _attention_kernel(
         full = tl.maximum(behind_first // CHUNK, chunk)
         for each in range(chunk, full, splits):
             part, part_largest, part_total = attend(
-                q, context + token, slope, keys, values, table, each * tiles, each * tiles + tiles,
+                q, context + token, lasts, slope, keys, values, table, each * tiles, each * tiles + tiles,
                 length, factor, soft_cap, window, ROWS, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP,
                 False, False, False, False,
             )  # fmt: skip
@@ -258,7 +265,7 @@ def _attention_kernel(
     for each in range(chunk, behind, splits):
         first, last = tl.maximum(begin, each * tiles), tl.minimum(end, each * tiles + tiles)
         part, part_largest, part_total = attend(
-            q, context + token, slope, keys, values, table, first, last, length,
+            q, context + token, lasts, slope, keys, values, table, first, last, length,
             factor, soft_cap, window, ROWS, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP,
             HAS_WINDOW, CHUNKED, BIDIRECTIONAL, True,
         )  # fmt: skip

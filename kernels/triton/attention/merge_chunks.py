@@ -142,6 +142,7 @@ def _merge_shared_kernel(
     places,  # [R, 2]
     query_starts,  # [R + 1]
     lengths,  # [R]
+    last_seen,  # [T] int64, or None
     sinks,  # [H] float32 in base e, or None
     value_scales,  # [K] float32, or None
     window,
@@ -182,6 +183,8 @@ def _merge_shared_kernel(
         behind_last = length
         if HAS_WINDOW:
             behind_last = tl.minimum(position + window, length)
+    if last_seen is not None:
+        behind_last = tl.load(last_seen + token).to(tl.int32) + 1
     end = tl.cdiv(behind_last, CHUNK)
     step: tl.constexpr = NUM_KV * GROUP
     result = _merge_one(parts, stats, at, step, begin, end, sink, scale, ours, HEADS, HEAD_DIM, DIM)
@@ -203,9 +206,10 @@ def merge_shared(
     value_scales: torch.Tensor | None = None,
     chunked: bool = False,
     bidirectional: bool = False,
+    last_seen: torch.Tensor | None = None,
 ) -> None:
     """Writes the tokens of shared rows. query_starts: [R + 1], lengths: [R], window, sinks, chunked,
-    bidirectional: as in paged_attention(). One program per token and KV head."""
+    bidirectional, last_seen: as in paged_attention(). One program per token and KV head."""
     tokens, heads, head_dim = out.shape
     assert out.is_contiguous() and parts.is_contiguous() and stats.is_contiguous()
     _merge_shared_kernel[(tokens, num_kv)](
@@ -216,6 +220,7 @@ def merge_shared(
         work.places,
         query_starts,
         lengths,
+        last_seen,
         sinks,
         value_scales,
         window or 0,

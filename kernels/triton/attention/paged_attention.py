@@ -20,7 +20,8 @@ decode and for pieces of prompts: rows with more than a fair share of a step's c
 
     grid (items that there may be, K)        programs beyond the list end at once
 
-What a query gets is defined by its position alone, and by its row's length where attention is bidirectional.
+What a query gets is defined by its position alone, and by its row's length where attention is bidirectional,
+or by the last position that it sees where that is given.
 KV is cut into chunks of CHUNK positions, each attended to by itself, tile after tile, and chunks are merged
 in ascending order (kernels.triton.attention.merge_chunks): in registers by a program that has all of them,
 else by a second kernel. Products and sums are not fused by the compiler, which would fuse them in one of
@@ -95,12 +96,15 @@ def paged_attention(
     most_chunks: int | None = None,
     chunked: bool = False,
     bidirectional: bool = False,
+    last_seen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns attention of query [T, H, D] as [T, H, D], contiguous. Tokens behind the last row are not
     written.
 
     window, chunked: see kernels.ops.attention.gather_plan.first_seen; what a query sees there as its chunk is
     no chunk of the merge. bidirectional: see last_seen there; a row has all of its tokens in this step.
+    last_seen: [T] int64, contiguous: the last position that each token sees, its own or a later one of its
+    row in this step, not descending within a row; None: its own.
     sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other. most_chunks: that one program
     computes of a row, which changes no bit; None: a fair share. Only slots below a row's length are read.
     """
@@ -111,10 +115,11 @@ def paged_attention(
     assert key_cache.dtype == value_cache.dtype == (query.dtype if scales is None else E4M3)
     assert key_cache.shape == value_cache.shape
     assert scales is None or head_dim <= LARGEST_QUANTIZED_HEAD
+    assert last_seen is None or (last_seen.is_contiguous() and not bidirectional)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if not batch.lengths.shape[0]:
         return out
-    options = window, chunked, bidirectional, soft_cap, sinks, slopes, scales
+    options = window, chunked, bidirectional, last_seen, soft_cap, sinks, slopes, scales
     inputs = _Inputs(query, key_cache, value_cache, batch, scale, *options)
     group, capability = num_heads // num_kv, capability_of(query.device)
     sizes = tile_sizes(group, head_dim, query.dtype, scales is not None, capability)
@@ -130,6 +135,7 @@ def paged_attention(
             *(parts, stats, out, work, *rows, num_kv, window, sinks, value_scales),
             chunked=chunked,
             bidirectional=bidirectional,
+            last_seen=last_seen,
         )
     return out
 
@@ -146,6 +152,7 @@ class _Inputs:
     window: int | None
     chunked: bool
     bidirectional: bool
+    last_seen: torch.Tensor | None
     soft_cap: float | None
     sinks: torch.Tensor | None
     slopes: torch.Tensor | None
@@ -196,6 +203,7 @@ def _launch(
         batch.query_starts,
         batch.lengths,
         batch.block_tables,
+        inputs.last_seen,
         inputs.sinks,
         inputs.slopes,
         None if scales is None else scales.key,

@@ -68,6 +68,7 @@ DROP = """uri => {
     document.querySelector("#ask").dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
 }"""
 """Drops the file of a data URI on the form."""
+SUBMIT = "document.querySelector('#ask').requestSubmit();"
 RED = """selector => {
     const canvas = document.querySelector(selector);
     return [canvas.width, canvas.height, canvas.getContext("2d").getImageData(0, 0, 1, 1).data[0]];
@@ -206,6 +207,9 @@ async def test_a_picture_is_shown_and_sent(open_page: OpenPage, shown: Shown):
         (message,) = sent[0]
         part = {"type": "image_url", "image_url": {"url": PICTURE}}
         assert message["content"] == [part, {"type": "text", "text": "What is this?"}]
+        await page.evaluate(f"uri => {{ ({DROP})(uri); {SUBMIT} }}", PICTURE)
+        await until(lambda: len(sent) > 1)
+        assert sent[1][-1]["content"] == [part], "it was still being read"
 
 
 async def test_an_empty_chat_offers_questions(open_page: OpenPage, shown: Shown):

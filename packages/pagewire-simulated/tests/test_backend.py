@@ -114,6 +114,27 @@ def test_copies_over_the_host_link_take_time(initialize: Initialize):
     assert [runner.execute(plan).duration_us for plan in (out, back)] == [12, 12]
 
 
+def test_stages_compute_micro_batches_at_the_same_time(initialize: Initialize):
+    """Each of two stages takes half of a step. A plan that is no micro-batch waits for those before it, and a
+    row for its token."""
+    platform = SimulatedPlatform(WorkerConfig(), Clock(now=lambda: 0.0, sleep=lambda seconds: None))
+    runner, _ = load(initialize(profile="cpu"), platform)
+    runner.backend._stages_busy_until = [0.0, 0.0]
+
+    def follow(row: int, start: int) -> worker_pb2.StepPlan:
+        return plan(rows=[row], starts=[start], counts=[1], sample_rows=[row], sample_sources=[0])
+
+    plans = [plan(new_row(0)), plan(new_row(1)), follow(0, 3), follow(1, 3), follow(0, 4)]
+    for each in plans:
+        each.micro_batch = each is not plans[-1]
+        runner.launch(each)
+    results = [runner.finish() for _ in plans]
+    half = results[0].duration_us / 2
+    starts = [result.started_ns / 1e3 / half for result in results]
+    assert starts == pytest.approx([0, 1, 2, 3, 5], abs=0.2)
+    assert [result.duration_us / half for result in results] == pytest.approx([2] * 5, abs=0.2)
+
+
 class Struck(Exception):
     """In place of the end of the process."""
 

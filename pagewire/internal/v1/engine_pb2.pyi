@@ -25,6 +25,7 @@ class MediaKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MEDIA_KIND_UNSPECIFIED: _ClassVar[MediaKind]
     MEDIA_KIND_IMAGE: _ClassVar[MediaKind]
+    MEDIA_KIND_AUDIO: _ClassVar[MediaKind]
 
 class PoolingType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -50,6 +51,7 @@ CORE_ROLE_PREFILL: CoreRole
 CORE_ROLE_DECODE: CoreRole
 MEDIA_KIND_UNSPECIFIED: MediaKind
 MEDIA_KIND_IMAGE: MediaKind
+MEDIA_KIND_AUDIO: MediaKind
 POOLING_TYPE_UNSPECIFIED: PoolingType
 POOLING_TYPE_LAST: PoolingType
 POOLING_TYPE_MEAN: PoolingType

@@ -2,12 +2,20 @@ from pagewire.internal.v1 import engine_pb2 as _engine_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class KvTransfer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_TRANSFER_UNSPECIFIED: _ClassVar[KvTransfer]
+    KV_TRANSFER_NIXL: _ClassVar[KvTransfer]
+KV_TRANSFER_UNSPECIFIED: KvTransfer
+KV_TRANSFER_NIXL: KvTransfer
 
 class WorkerCommand(_message.Message):
     __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes", "end_burst", "load_adapter", "drop_adapter", "read_blocks", "stop_reading")
@@ -74,7 +82,7 @@ class WorkerHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ..., host: _Optional[str] = ..., group_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "pipeline_parallel_size", "encoder_cache_tokens", "group_name", "first_rank_pid", "num_hosts", "store_port", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "config_overrides", "tokenizer_path", "cache_secret", "cache_key", "max_loras")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "pipeline_parallel_size", "encoder_cache_tokens", "group_name", "first_rank_pid", "num_hosts", "store_port", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "config_overrides", "tokenizer_path", "cache_secret", "cache_key", "kv_transfer", "trusts_network", "max_loras")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +120,8 @@ class Initialize(_message.Message):
     TOKENIZER_PATH_FIELD_NUMBER: _ClassVar[int]
     CACHE_SECRET_FIELD_NUMBER: _ClassVar[int]
     CACHE_KEY_FIELD_NUMBER: _ClassVar[int]
+    KV_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    TRUSTS_NETWORK_FIELD_NUMBER: _ClassVar[int]
     MAX_LORAS_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     device: str
@@ -150,8 +160,10 @@ class Initialize(_message.Message):
     tokenizer_path: str
     cache_secret: bytes
     cache_key: bytes
+    kv_transfer: KvTransfer
+    trusts_network: bool
     max_loras: int
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., encoder_cache_tokens: _Optional[int] = ..., group_name: _Optional[str] = ..., first_rank_pid: _Optional[int] = ..., num_hosts: _Optional[int] = ..., store_port: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ..., cache_key: _Optional[bytes] = ..., max_loras: _Optional[int] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ..., encoder_cache_tokens: _Optional[int] = ..., group_name: _Optional[str] = ..., first_rank_pid: _Optional[int] = ..., num_hosts: _Optional[int] = ..., store_port: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ..., cache_key: _Optional[bytes] = ..., kv_transfer: _Optional[_Union[KvTransfer, str]] = ..., trusts_network: _Optional[bool] = ..., max_loras: _Optional[int] = ...) -> None: ...
 
 class Speculation(_message.Message):
     __slots__ = ("method", "model_path", "tokens", "batch", "shared", "acceptance", "flag")
@@ -180,7 +192,7 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts", "adapters", "eos_origins", "weights_digest", "transfer_address", "transfer_block_bytes", "max_item_vectors")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts", "adapters", "eos_origins", "weights_digest", "transfer_address", "transfer_block_bytes", "max_item_vectors", "tokens_per_vector", "stages")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +214,8 @@ class Ready(_message.Message):
     TRANSFER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_ITEM_VECTORS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_VECTOR_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
@@ -223,7 +237,9 @@ class Ready(_message.Message):
     transfer_address: str
     transfer_block_bytes: int
     max_item_vectors: int
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterLoaded, _Mapping]]] = ..., eos_origins: _Optional[_Iterable[str]] = ..., weights_digest: _Optional[bytes] = ..., transfer_address: _Optional[str] = ..., transfer_block_bytes: _Optional[int] = ..., max_item_vectors: _Optional[int] = ...) -> None: ...
+    tokens_per_vector: int
+    stages: int
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterLoaded, _Mapping]]] = ..., eos_origins: _Optional[_Iterable[str]] = ..., weights_digest: _Optional[bytes] = ..., transfer_address: _Optional[str] = ..., transfer_block_bytes: _Optional[int] = ..., max_item_vectors: _Optional[int] = ..., tokens_per_vector: _Optional[int] = ..., stages: _Optional[int] = ...) -> None: ...
 
 class KeptCache(_message.Message):
     __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")
@@ -276,7 +292,7 @@ class Failed(_message.Message):
     def __init__(self, type: _Optional[str] = ..., what: _Optional[str] = ..., why: _Optional[str] = ..., todo: _Optional[str] = ..., traceback: _Optional[str] = ..., may_pass: _Optional[bool] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources", "append_rows", "append_token_ids", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts", "restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints", "kept_changes", "encode", "forgotten_media")
+    __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources", "append_rows", "append_token_ids", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts", "restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints", "kept_changes", "encode", "forgotten_media", "micro_batch")
     STEP_FIELD_NUMBER: _ClassVar[int]
     REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
     NEW_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -307,6 +323,7 @@ class StepPlan(_message.Message):
     KEPT_CHANGES_FIELD_NUMBER: _ClassVar[int]
     ENCODE_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_MEDIA_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_FIELD_NUMBER: _ClassVar[int]
     step: int
     removed_rows: bytes
     new_rows: _containers.RepeatedCompositeFieldContainer[NewRow]
@@ -337,7 +354,8 @@ class StepPlan(_message.Message):
     kept_changes: KeptChanges
     encode: _containers.RepeatedCompositeFieldContainer[_engine_pb2.MediaItem]
     forgotten_media: bytes
-    def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., append_token_ids: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ..., restore_rows: _Optional[bytes] = ..., restore_checkpoints: _Optional[bytes] = ..., save_rows: _Optional[bytes] = ..., save_positions: _Optional[bytes] = ..., save_checkpoints: _Optional[bytes] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ..., encode: _Optional[_Iterable[_Union[_engine_pb2.MediaItem, _Mapping]]] = ..., forgotten_media: _Optional[bytes] = ...) -> None: ...
+    micro_batch: bool
+    def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., append_token_ids: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ..., restore_rows: _Optional[bytes] = ..., restore_checkpoints: _Optional[bytes] = ..., save_rows: _Optional[bytes] = ..., save_positions: _Optional[bytes] = ..., save_checkpoints: _Optional[bytes] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ..., encode: _Optional[_Iterable[_Union[_engine_pb2.MediaItem, _Mapping]]] = ..., forgotten_media: _Optional[bytes] = ..., micro_batch: _Optional[bool] = ...) -> None: ...
 
 class NewRow(_message.Message):
     __slots__ = ("row", "token_ids", "prompt_len", "blocks", "sequence_index", "sampling", "min_tokens", "stop_token_ids", "bad_words", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "num_beam_candidates", "grammar", "tenant", "pooling", "adapter", "embeddings", "media")
@@ -402,7 +420,7 @@ class ForkRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., source_row: _Optional[int] = ..., sequence_index: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "token_ids", "duration_us", "started_ns", "logprobs", "prompt_logprobs", "beam_token_ids", "beam_logprobs", "prepare_us", "forward_us", "sample_us", "sample_counts", "draft_counts", "next_draft_counts", "row_errors", "draft_prefill", "draft_methods", "vectors")
+    __slots__ = ("step", "token_ids", "duration_us", "started_ns", "logprobs", "prompt_logprobs", "beam_token_ids", "beam_logprobs", "prepare_us", "forward_us", "sample_us", "sample_counts", "draft_counts", "next_draft_counts", "row_errors", "draft_prefill", "draft_methods", "vectors", "encode_us")
     STEP_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +439,7 @@ class StepResult(_message.Message):
     DRAFT_PREFILL_FIELD_NUMBER: _ClassVar[int]
     DRAFT_METHODS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    ENCODE_US_FIELD_NUMBER: _ClassVar[int]
     step: int
     token_ids: bytes
     duration_us: int
@@ -439,7 +458,8 @@ class StepResult(_message.Message):
     draft_prefill: bool
     draft_methods: bytes
     vectors: _containers.RepeatedCompositeFieldContainer[RowVector]
-    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., row_errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., draft_prefill: _Optional[bool] = ..., draft_methods: _Optional[bytes] = ..., vectors: _Optional[_Iterable[_Union[RowVector, _Mapping]]] = ...) -> None: ...
+    encode_us: int
+    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., row_errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., draft_prefill: _Optional[bool] = ..., draft_methods: _Optional[bytes] = ..., vectors: _Optional[_Iterable[_Union[RowVector, _Mapping]]] = ..., encode_us: _Optional[int] = ...) -> None: ...
 
 class RowVector(_message.Message):
     __slots__ = ("entry", "values")

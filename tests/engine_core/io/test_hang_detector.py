@@ -144,18 +144,42 @@ def test_with_patience_0_nothing_hangs() -> None:
     assert seconds_until_it_hangs(watch, STOPPED) == float("inf")
 
 
-def test_a_step_that_encodes_may_compute_for_as_long_as_it_takes() -> None:
+def test_the_first_step_that_encodes_may_compute_for_as_long_as_it_takes() -> None:
     """An image is encoded whole, on a slow machine for minutes. A rank that was stopped, or waits, is found,
     and limits of later steps are what they were."""
     for vitals in (None, ASLEEP, STOPPED):
         watch = loaded()
-        watch.sent(300, encodes=True)
+        watch.sent(300, [5000])
         assert seconds_until_it_hangs(watch, vitals) == PATIENCE
     watch = loaded()
-    watch.sent(300, encodes=True)
+    watch.sent(300, [5000])
     assert seconds_until_it_hangs(watch, ASLEEP, share=1.0) == float("inf")
-    watch.ended(10_000.0)
+    watch.ended(10_000.0, 10_000.0)
     for num_tokens in (1, 2048):
         watch.sent(num_tokens)
         assert seconds_until_it_hangs(watch, ASLEEP) == PATIENCE
         watch.ended(0.0)
+
+
+def test_a_later_step_that_encodes_has_a_limit() -> None:
+    """By what the largest image has taken; of a larger one, with the square of its size."""
+    watch = loaded()
+    watch.sent(1, [1000, 500])
+    watch.ended(1.5, 1.5)
+    watch.sent(1, [1000])
+    assert watch.limit == pytest.approx(20 * 1.0)
+    assert seconds_until_it_hangs(watch, ASLEEP, share=1.0) == pytest.approx(100.0)
+    watch.ended(0.5, 0.5)
+    watch.sent(1, [3000, 1000])
+    assert watch.limit == pytest.approx(20 * 4 * 3 * 0.99)
+    watch.ended(1.0, 1.0)
+    watch.sent(1)
+    assert watch.limit == PATIENCE
+
+
+def test_a_step_that_encodes_says_what_its_tokens_take() -> None:
+    watch = loaded()
+    watch.sent(1000, [1000])
+    watch.ended(9.0, 7.0)
+    watch.sent(500)
+    assert watch.limit == pytest.approx(20 * 1.0)

@@ -193,6 +193,19 @@ def test_what_is_seen_whole_waits_for_room_beside_rows_that_decode() -> None:
     world.finish()
 
 
+def test_drafts_of_others_leave_room_for_what_is_seen_whole() -> None:
+    """A prompt that begins with an image, for which a step with drafts had no room, is in the next one; then
+    drafts have the budget again."""
+    world = World(budget=10, rows=3, samples_per_row=8, whole_media=True)
+    world.add(1, 2, max_tokens=60, ignore_eos=True)
+    world.step()
+    world.take(image_request(2, 12, (b"a", range(8)), max_tokens=1))
+    plans = [columns(world.step()) for _ in range(3)]
+    assert [len(plan) for plan in plans] == [1, 2, 2]
+    assert [plan[0][1] for plan in plans] == [8, 2, 8] and plans[1][1] == (0, 8)
+    world.finish()
+
+
 def test_a_cached_prefix_may_end_within_what_is_seen_whole() -> None:
     world = World(block_size=4, budget=12, rows=1, whole_media=True)
     for handle in (1, 2):

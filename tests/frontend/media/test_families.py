@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from pagewire.ipc.columns import unpack_u32
 from pagewire.media import media_digest
 from pagewire.v1 import prompt_pb2
 from tests.frontend.media.conftest import FolderOf, read
+from tests.frontend.media.llama4_judge import Llama4Judge
 from tests.frontend.media.pictures import MODES, file_of, picture
 from tests.vision_models import FAMILIES, placeholder, vector_token
 
@@ -30,8 +32,10 @@ SIZES = [
 ]
 PROCESSOR = {
     "Gemma3": "gemma3.processing_gemma3",
+    "Gemma4": "gemma4.processing_gemma4",
     "Idefics3": "idefics3.processing_idefics3",
     "InternVL": "internvl.processing_internvl",
+    "Llama4": "llama4.processing_llama4",
     "Llava": "llava.processing_llava",
     "Pixtral": "pixtral.processing_pixtral",
     "Qwen2VL": "qwen2_vl.processing_qwen2_vl",
@@ -43,15 +47,18 @@ PROCESSOR = {
 
 def sizes_of(family: str) -> list[tuple[int, int]]:
     """Returns sizes that transformers can resize: one pixel is the least that it leaves of a side."""
-    longest = FAMILIES[family]["images"]["size"].get("longest_edge")
     if family not in ("pixtral", "mistral3"):
         return SIZES
+    longest = FAMILIES[family]["images"]["size"]["longest_edge"]
     return [size for size in SIZES if min(size) * longest >= max(size)]
 
 
 def judge(folder: Path) -> Any:
-    """Returns transformers' image processor that computes with Pillow."""
+    """Returns transformers' image processor that computes with Pillow; Llama 4 has no other than that of
+    torchvision."""
     values = read(folder, "preprocessor_config.json")
+    if values["image_processor_type"] == "Llama4ImageProcessor":
+        return Llama4Judge(values)
     kind = getattr(transformers, values["image_processor_type"] + "Pil")
     return kind.from_dict(values)
 
@@ -71,6 +78,11 @@ def processed(family: str, folder: Path, image: Any) -> dict[str, Any]:
 def images_of(found: dict[str, Any], options: dict[str, Any]) -> Any:
     """Returns images [n, 3, height, width] of what processed() returns."""
     values = found["pixel_values"]
+    if (places := found.get("image_position_ids")) is not None:
+        (columns, rows), size = places[0].max(0) + 1, options["patch_size"]
+        cut = values[0, : rows * columns].reshape(rows, columns, size, size, 3)
+        assert (places[0, rows * columns :] == -1).all()
+        return cut.transpose(4, 0, 2, 1, 3).reshape(1, 3, rows * size, columns * size)
     if (grids := found.get("image_grid_thw")) is None:
         return values.reshape(-1, *values.shape[-3:])
     (frames, rows, columns), size, merge = grids[0], options["patch_size"], options["merge_size"]
@@ -98,10 +110,14 @@ def text_of(family: str, folder: Path, inputs: dict[str, Any]) -> str:
     if family == "gemma3":
         vectors = tokens["image_token"] * fields["image_seq_length"]
         fields["full_image_sequence"] = f"\n\n{tokens['boi_token']}{vectors}{tokens['eoi_token']}\n\n"
+    made = getattr(module, f"{name}Processor")
+    if family == "llama4":
+        fields["downsample_ratio"] = round(1 / fields["pixel_shuffle_ratio"] ** 2)
+        fields["_prompt_split_image"] = partial(made._prompt_split_image, None)
     fields["global_image_tag"] = tokens.get("global_image_token")
     merge = read(folder, "preprocessor_config.json").get("merge_size")
     fields["image_processor"] = SimpleNamespace(merge_size=merge)
-    text: str = getattr(module, f"{name}Processor").replace_image_token(SimpleNamespace(**fields), inputs, 0)
+    text: str = made.replace_image_token(SimpleNamespace(**fields), inputs, 0)
     return text
 
 

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest
+from frontend.media import expansion
 from frontend.media import reader as reader_module
 from frontend.media.llava import Llava
 from frontend.model.info import ModelInfo, load_model
@@ -130,7 +131,7 @@ def test_pixels_and_bytes_are_limited_over_all_images(
         read(encoder, **fields)
     assert list(caught.value.violations) == ["prompt.media[1]"]
     monkeypatch.setattr(reader_module, "MAX_MEDIA_PIXELS", 2 * 90 * 60)
-    monkeypatch.setattr(reader_module, "MAX_MEDIA_BYTES", 2 * 56 * 56 * 3 - 1)
+    monkeypatch.setattr(expansion, "MAX_MEDIA_BYTES", 2 * 56 * 56 * 3 - 1)
     with pytest.raises(InvalidRequest, match="bytes in all as the encoder takes them") as caught:
         read(encoder, **fields)
     assert list(caught.value.violations) == ["prompt.media"]

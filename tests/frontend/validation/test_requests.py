@@ -411,7 +411,21 @@ BAD_URIS = [
 ]
 
 
-@pytest.mark.parametrize("media", [{"data": b""}, *({"uri": uri} for uri in BAD_URIS)])
+BAD_FRAMES = [
+    {"files": [b"a"], "seconds": [0.0]},
+    {"files": [b"a", b""], "seconds": [0.0, 1.0]},
+    {"files": [b"a"] * 257, "seconds": [0.0] * 257},
+    {"files": [b"a", b"b"], "seconds": [0.0]},
+    {"files": [b"a", b"b"], "seconds": [1.0, 0.5]},
+    {"files": [b"a", b"b"], "seconds": [-1.0, 0.5]},
+    {"files": [b"a", b"b"], "seconds": [0.0, float("nan")]},
+]
+
+
+@pytest.mark.parametrize(
+    "media",
+    [{"data": b""}, *({"uri": uri} for uri in BAD_URIS), *({"frames": each} for each in BAD_FRAMES)],
+)
 def test_a_bad_file_is_refused_by_its_path(media):
     (name,) = media
     part = {"role": "user", "content": [{"media": media}]}

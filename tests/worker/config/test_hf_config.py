@@ -349,8 +349,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
     (
         LLAMA,
         "rope_scaling",
-        {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4, "high_freq_factor": 4},
-        "must be greater than low_freq_factor",
+        {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4, "high_freq_factor": 3},
+        "must be at least low_freq_factor",
     ),
     (YOUTU, "num_key_value_heads", 2, "num_key_value_heads is 2, but a latent has keys of all heads (4)"),
     (YOUTU, "head_dim", 12, "head_dim is 12, but 8 follows from qk_nope_head_dim and qk_rope_head_dim"),

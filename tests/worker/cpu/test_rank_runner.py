@@ -33,7 +33,7 @@ def test_a_step_begins_when_all_ranks_have_it():
     made, runner, ranks = make(0)
 
     def note(what: str) -> Callable[..., None]:
-        return lambda *arguments: order.append(what)
+        return lambda *arguments, **options: order.append(what)
 
     ranks.begin_step.side_effect, runner.launch.side_effect = note("agreed"), note("launched")
     made.launch(StepPlan(step=1), never)

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from engine_core.step.plan import encode_plan
 from kernels.cpu.runtime.arena import zeros
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from tests.eagle_heads import write_agreeing_pair
+from tests.engine_core.fakes import add_request, run
+from tests.engine_core.world import World
+from tests.logprob_columns import top
 from tests.worker.adapters.peft_files import write_adapter
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.ranks import (
@@ -473,3 +477,68 @@ def test_a_layer_that_predicts_one_token_more_reads_the_last_stage(
     drafted.clear()
     assert on_threads(folder, 1, drive, stages=2, **settings) == [expected] * 2
     assert drafted == of_one and sum(bool(drafts) for _, drafts in drafted) > 10
+
+
+def micro_batches(stages: int, *, has_states: bool) -> list[worker_pb2.StepPlan]:
+    """The plans of a core: prompts in parts, rows that take turns, ends of rows and others in their place."""
+    world = World(
+        blocks=200, block_size=16, budget=24, rows=5, stages=stages, ahead=True, prefix_cache=not has_states
+    )
+    for number in range(7):
+        options = {"logprobs": top(2)} if number % 3 == 1 else {}
+        sampling = {"temperature": 1.0, "presence_penalty": 0.3 * (number % 2)}
+        prompt = [3 + (number + i) % 200 for i in range(1 + 8 * number)]
+        message = add_request(number + 1, prompt, max_tokens=4 + 2 * number, ignore_eos=True, **options)
+        for name, value in sampling.items():
+            setattr(message.sampling, name, value)
+        world.take(message)
+    run(world.scheduler, world.worker, world.ledger, ahead=True)
+    return [encode_plan(plan) for plan in world.worker.plans]
+
+
+def execute(plans: list[worker_pb2.StepPlan], **fields: Any) -> tuple[list[worker_pb2.StepResult], int]:
+    """Launches each plan as soon as it may be, and finishes a step when it must. Returns the results without
+    times, and the most plans that had begun."""
+    driver = Driver(record=False, **fields)
+    runner, results, most = driver.runner, list[worker_pb2.StepResult](), 0
+    for plan in plans:
+        while runner.awaits(plan):
+            results.append(runner.finish())
+        runner.launch(plan)
+        most = max(most, sum(pending.rest is not None for pending in runner._pending))
+    while runner.seconds_left() is not None:
+        results.append(runner.finish())
+    for result in results:
+        for name in ("started_ns", "duration_us", "prepare_us", "forward_us", "sample_us"):
+            result.ClearField(name)
+    return results, most
+
+
+@pytest.mark.parametrize(
+    ("family", "stages", "changes"),
+    [
+        ("llama", 2, {"num_hidden_layers": 3}),
+        ("mixtral", 3, {"num_hidden_layers": 4}),
+        ("falcon_h1", 2, {"mamba_d_ssm": 1024, "mamba_n_heads": 8, "mamba_d_head": 128}),
+    ],
+)
+def test_micro_batches_have_the_results_of_one_rank(
+    family: str,
+    stages: int,
+    changes: dict[str, object],
+    checkpoint: Callable[..., Path],
+    on_threads: Callable[..., list[Any]],
+):
+    """Tokens and log-probabilities of the same plans; steps begin before the last ones have ended."""
+    folder = checkpoint(family, vocab_size=1000, **SIZES, **changes)
+    plans = micro_batches(stages, has_states=family == "falcon_h1")
+    assert sum(plan.micro_batch for plan in plans) > 10
+
+    def drive(**fields: Any) -> tuple[list[worker_pb2.StepResult], int]:
+        return execute(plans, folder=folder, **fields)
+
+    settings = {"dtype": "bfloat16", "max_num_seqs": 5}
+    ((expected, _),) = on_threads(folder, 1, drive, **settings)
+    (found, most), *others = on_threads(folder, 1, drive, stages=stages, **settings)
+    assert found == expected and most == stages
+    assert all([result.step for result in results] == [plan.step for plan in plans] for results, _ in others)

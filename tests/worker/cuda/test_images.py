@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from pagewire.errors import StartupError
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.logprob_columns import Scored
 from tests.vision_models import make_vision_model
@@ -25,18 +24,22 @@ def run(driver: Driver, *prompts: list[list[int] | Pixels]) -> list[list[Scored]
     return [sequence.scores for sequence in sequences]
 
 
-@pytest.mark.parametrize("family", ["smolvlm", "pixtral", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["smolvlm", "pixtral", "qwen3_vl", "gemma3"])
 def test_bits_do_not_depend_on_the_step(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Alone, in chunks beside other prompts, and where other steps run in graphs; vectors are nearly those of
-    a CPU."""
+    """Alone, in chunks beside other prompts, and where other steps run in graphs; vectors and scores are
+    nearly those of a CPU."""
     tower: dict[str, Any] = {"num_hidden_layers": 1}
     if family == "qwen3_vl":
         tower = {"depth": 1, "deepstack_visual_indexes": [0]}
-    folder = make_vision_model(tmp_path, family, vision=tower, text={"num_hidden_layers": 1})
+    layers = ["sliding_attention", "full_attention"] if family == "gemma3" else None
+    text = {"num_hidden_layers": 2, "layer_types": layers} if layers else {"num_hidden_layers": 1}
+    folder = make_vision_model(tmp_path, family, vision=tower, text=text)
     image = make_image(family)
-    on_a_cpu = Driver(folder, dtype="float32").runner.backend.model.vision  # type: ignore[attr-defined]
+    prompt, others = [TEXT, image, MORE], ([TEXT], [make_image(family, 1), TEXT])
+    on_a_cpu = Driver(folder, record=False, dtype="float32")
     with torch.inference_mode():
-        expected = on_a_cpu(torch.from_numpy(image))
+        expected = on_a_cpu.runner.backend.model.vision(torch.from_numpy(image))  # type: ignore[attr-defined]
+    (scores,) = run(on_a_cpu, prompt)
     interpret(monkeypatch)
 
     def load(budget: int = 64) -> Driver:
@@ -46,15 +49,10 @@ def test_bits_do_not_depend_on_the_step(family: str, tmp_path: Path, monkeypatch
     with torch.inference_mode():
         found = driver.runner.backend.model.vision(torch.from_numpy(image))  # type: ignore[attr-defined]
     assert (found - expected).abs().max() < 1e-4 * (expected.max() - expected.min())
-    prompt, others = [TEXT, image, MORE], ([TEXT], [make_image(family, 1), TEXT])
     (alone,) = run(driver, prompt)
+    for one, other in zip(alone, scores, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
     assert run(driver, *others, prompt)[-1] == alone
     driver = load(budget=7)
     driver.runner.backend.capture(7)  # type: ignore[attr-defined]
     assert run(driver, *others, prompt)[-1] == alone
-
-
-def test_images_that_are_seen_whole_are_refused(tmp_path: Path):
-    folder = make_vision_model(tmp_path, "gemma3")
-    with pytest.raises(StartupError, match="computed on CPUs alone"):
-        Driver(folder, record=False, loader=load_on_the_host, dtype="float32", **SMALL)

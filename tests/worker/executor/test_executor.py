@@ -1,5 +1,6 @@
 """The order of a step, on a backend that records what it is told."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -306,6 +307,17 @@ def test_the_clock_leaves_out_what_was_not_computed():
     times = clock.times(clock.launched_ns, clock.launched_ns + 10**9)
     total = times.prepare_us + times.forward_us + times.sample_us
     assert times.duration_us == 10**6 and 10**6 - 3 <= total <= 10**6
+    assert times.encode_us == 0
+
+
+def test_the_clock_tells_encoding_from_the_inputs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "monotonic_ns", iter([1_000_000, 6_000_000, 7_000_000, 9_000_000]).__next__)
+    clock = LaunchClock()
+    clock.mark_encoded()
+    assert clock.times(1_000_000, 8_000_000) == StepTimes(1_000_000, 7000, encode_us=5000)
+    clock.mark_uploaded()
+    clock.mark_forwarded()
+    assert clock.times(1_000_000, 10_000_000) == StepTimes(1_000_000, 9000, 1000, 2000, 1000, 5000)
 
 
 def burst_plan(rows: list[int], starts: list[int], steps: int, **columns: Any) -> worker_pb2.StepPlan:

@@ -76,7 +76,19 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("gemma3", {"mm_tokens_per_image": 5}, "mm_tokens_per_image is 5"),
         ("gemma3", {"mm_tokens_per_image": 9}, "divides 4 patches"),
         ("gemma3", {"text_config__use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma4", {"vision_config__num_key_value_heads": 1}, "there are 2 heads of queries"),
+        ("gemma4", {"vision_config__head_dim": None}, "must be hidden_size"),
+        ("gemma4", {"vision_config__rope_parameters__rope_type": "yarn"}, "only axial"),
+        ("gemma4", {"vision_config__hidden_activation": "swiglu"}, "hidden_activation"),
+        ("gemma4", {"text_config__model_type": "gemma3_text"}, "no decoder of that type"),
+        ("gemma4", {"text_config__pad_token_id": 340}, "vocab_size_per_layer_input"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
+        ("llama4", {"vision_config__pixel_shuffle_ratio": 0.3}, "pixel_shuffle_ratio"),
+        ("llama4", {"vision_config__intermediate_size": 120}, "have 128 values"),
+        ("llama4", {"vision_config__vision_output_dim": 41}, "projector_input_dim is 40"),
+        ("llama4", {"vision_config__hidden_act": "silu"}, "hidden_act"),
+        ("llama4", {"vision_config__multi_modal_projector_bias": True}, "multi_modal_projector_bias"),
+        ("llama4", {"text_config__model_type": "llama"}, "no decoder of that type"),
         ("internvl", {"vision_feature_select_strategy": "full"}, "in no square"),
         ("internvl", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
         ("qwen2_5_vl", {"text_config__rope_parameters__mrope_section": [2, 2, 3]}, "have 6 frequencies"),
@@ -87,7 +99,9 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("qwen2_5_vl", {"vision_config__out_hidden_size": 64}, "the decoder has 48"),
         ("qwen3_vl", {"vision_config__num_position_embeddings": 15}, "must be a square"),
         ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 3]}, "blocks below 3"),
+        ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [2, 0]}, "ascending order"),
         ("qwen3_vl", {"vision_config__deepstack_visual_indexes": [0, 1, 2]}, "has 2 layers"),
+        ("qwen3_vl_moe", {"text_config__norm_topk_prob": False}, "norm_topk_prob"),
         ("qwen3_5", {"vision_config__deepstack_visual_indexes": [1]}, "no such layers"),
         ("qwen2_vl", {"vision_config__hidden_size": 64}, "the decoder has 48"),
         ("qwen2_vl", {"vision_config__in_channels": 4}, "in_channels"),
@@ -126,8 +140,43 @@ def test_what_pixels_become_is_in_one_of_two_files(folders: dict[str, Path], tmp
     processor.unlink()
     assert read_model_config(folder).vision == expected
     (folder / "processor_config.json").write_text("{}")
-    with pytest.raises(StartupError, match="holds no preprocessor_config.json"):
-        read_model_config(folder)
+    assert read_model_config(folder).vision is None
+
+
+def test_pixels_of_gemma_4_are_centered_by_the_model(folders: dict[str, Path], tmp_path: Path):
+    file, folder = "preprocessor_config.json", folders["gemma4"]
+    vision = read_model_config(folder).vision
+    assert vision is not None and vision.max_vectors == 70 and vision.tower.clipped
+    assert vision.pixels.mean == vision.pixels.std == (0.5, 0.5, 0.5)
+    same = read_model_config(edited(folder, tmp_path / "same", file, do_normalize=True)).vision
+    assert same == vision
+    with pytest.raises(StartupError, match="do_normalize"):
+        read_model_config(edited(folder, tmp_path / "odd", file, do_normalize=True, image_mean=[0.5] * 3))
+
+
+def test_images_that_have_more_rows_than_there_are_positions(folders: dict[str, Path]):
+    vision = read_model_config(folders["gemma4"]).vision
+    assert vision is not None
+    assert [vision.num_vectors(8, width) for width in (640, 648, 12)] == [80, 0, 0]
+
+
+def test_layers_in_which_images_are_seen_whole(folders: dict[str, Path], tmp_path: Path):
+    """Gemma 4: those with windows, in checkpoints that say so."""
+    assert read_model_config(folders["gemma4"]).whole_images == (False,) * 4
+    fields = {"text_config__use_bidirectional_attention": "vision"}
+    folder = edited(folders["gemma4"], tmp_path / "edited", **fields)
+    assert read_model_config(folder).whole_images == (True, False) * 2
+
+
+def test_bounds_may_be_infinite_and_no_number_may_be_none(folders: dict[str, Path], tmp_path: Path):
+    folder = edited(folders["gemma4"], tmp_path / "edited")
+    tensors = load_file(folders["gemma4"] / "model.safetensors")
+    bounds = {name for name in tensors if name.endswith(("put_min", "put_max"))}
+    assert {bool(tensors[name].isinf()) for name in bounds} == {True, False}
+    tensors[min(bounds)] = torch.tensor(torch.nan)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(StartupError, match="holds NaN"):
+        Driver(folder, dtype="float32")
 
 
 def test_sizes_that_published_files_leave_out(folders: dict[str, Path], tmp_path: Path):
@@ -274,6 +323,22 @@ def assert_read(
         assert torch.equal(*(each.runner.backend.model.vision(image) for each in (found, expected)))
 
 
+def test_experts_of_published_files(folders: dict[str, Path], tmp_path: Path):
+    """Qwen3-VL's are [N, in, out] there, and [N, out, in] where transformers 5 has written them."""
+    folder = edited(folders["qwen3_vl_moe"], tmp_path / "published")
+    tensors = load_file(folders["qwen3_vl_moe"] / "model.safetensors")
+    stacked = {name: tensor for name, tensor in tensors.items() if ".experts." in name}
+    assert len(stacked) == 4
+    turned = {name: tensor.transpose(1, 2).contiguous() for name, tensor in stacked.items()}
+    save_file(tensors | turned, folder / "model.safetensors")
+    parameters = [
+        Driver(each, dtype="float32").runner.backend.model.named_parameters()
+        for each in (folders["qwen3_vl_moe"], folder)
+    ]
+    for (name, one), (_, other) in zip(*parameters, strict=True):
+        assert torch.equal(one, other), name
+
+
 def test_a_tensor_of_the_tower_that_is_missing_or_unknown_is_named(folders: dict[str, Path], tmp_path: Path):
     folder = edited(folders["llava"], tmp_path / "edited")
     tensors = load_file(folders["llava"] / "model.safetensors")
@@ -315,14 +380,40 @@ def test_every_family_is_tested():
     assert {f"{each}ForConditionalGeneration" for each in prefixes} == SEEING.keys()
 
 
-def test_text_alone(folders: dict[str, Path], tmp_path: Path):
-    """Of a checkpoint of Qwen3.5 over several stages, and where no file says what pixels become."""
-    config = read_model_config(folders["qwen3_5"])
-    assert config.vision is not None and config.decoder == "Qwen3_5ForCausalLM"
-    assert read_model_config(folders["qwen3_5"], stages=2).vision is None
-    folder = edited(folders["qwen3_5"], tmp_path / "text")
+@pytest.mark.parametrize(
+    ("family", "decoder"), [("qwen3_5", "Qwen3_5ForCausalLM"), ("gemma4", "Gemma4ForCausalLM")]
+)
+def test_text_alone(family: str, decoder: str, folders: dict[str, Path], tmp_path: Path):
+    """Over several stages, and where no file says what pixels become."""
+    config = read_model_config(folders[family])
+    assert config.vision is not None and config.decoder == decoder
+    assert read_model_config(folders[family], stages=2).vision is None
+    folder = edited(folders[family], tmp_path / "text")
     (folder / "preprocessor_config.json").unlink()
     assert read_model_config(folder).vision is None
+
+
+@pytest.mark.parametrize("family", ["gemma3", "llava", "idefics3", "qwen3_vl"])
+def test_text_of_checkpoints_without_files_of_the_processor(
+    family: str, folders: dict[str, Path], tmp_path: Path
+):
+    """It has the same bits; tensors of the encoder may be there or not, under any names that they have."""
+    whole, text = folders[family], edited(folders[family], tmp_path / "text")
+    (text / "preprocessor_config.json").unlink()
+    tensors = load_file(whole / "model.safetensors")
+    if family == "llava":
+        for pattern, replacement in RENAMED["both"]:
+            tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in tensors.items()}
+    if family == "idefics3":
+        tensors = {name: tensor for name, tensor in tensors.items() if "vision_model" not in name}
+    save_file(tensors, text / "model.safetensors")
+    found, expected = (Driver(folder, dtype="float32", block_size=16) for folder in (text, whole))
+    assert not found.ready.model.media_kinds and not found.ready.model.whole_media
+    assert expected.ready.model.media_kinds
+    sequences = [driver.add([5, 100, 317, 210], 3)[0] for driver in (found, expected)]
+    for driver in (found, expected):
+        driver.run()
+    assert all(map(torch.equal, *(sequence.logits for sequence in sequences)))
 
 
 def test_positions_of_a_side_that_is_no_power_of_two():

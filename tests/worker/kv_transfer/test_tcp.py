@@ -9,7 +9,8 @@ import pytest
 
 from worker.kv_transfer import tcp
 from worker.kv_transfer.memory import EmptyMemory, PoolMemory
-from worker.kv_transfer.tcp import HOST, BlockSender, Reading, TransferFailed
+from worker.kv_transfer.path import TransferFailed
+from worker.kv_transfer.tcp import HOST, BlockSender, TcpReading
 
 KEY = b"k" * 32
 
@@ -35,7 +36,7 @@ def sender(source: PoolMemory) -> Iterator[BlockSender]:
 
 def test_blocks_have_their_bytes(source: PoolMemory, sender: BlockSender) -> None:
     target, before = memory(2), memory(2)
-    Reading(target, KEY).run(sender.address, [0, 5, 7], [3, 1, 0])
+    TcpReading(target, KEY).run(sender.address, [0, 5, 7], [3, 1, 0])
     assert [target.read(block) for block in (3, 1, 0)] == [source.read(block) for block in (0, 5, 7)]
     for block in (2, 4, 5, 6, 7, 8):
         assert target.read(block) == before.read(block)
@@ -43,7 +44,7 @@ def test_blocks_have_their_bytes(source: PoolMemory, sender: BlockSender) -> Non
 
 def test_blocks_without_bytes() -> None:
     sender = BlockSender(EmptyMemory(4), KEY)
-    Reading(EmptyMemory(4), KEY).run(sender.address, [0, 3], [1, 2])
+    TcpReading(EmptyMemory(4), KEY).run(sender.address, [0, 3], [1, 2])
     sender.close()
 
 
@@ -61,20 +62,20 @@ def test_blocks_without_bytes() -> None:
 def test_a_sender_refuses(sender: BlockSender, target: PoolMemory, key: bytes, blocks: list[int]) -> None:
     before = [target.read(block) for block in range(8)]
     with pytest.raises(TransferFailed):
-        Reading(target, key).run(sender.address, blocks, [at % 8 for at in range(len(blocks))])
+        TcpReading(target, key).run(sender.address, blocks, [at % 8 for at in range(len(blocks))])
     assert [target.read(block) for block in range(8)] == before
 
 
 @pytest.mark.parametrize("address", ["", "10.0.0.1:5", f"{HOST}:port", "example.org:80"])
 def test_only_addresses_of_this_host_are_read(address: str) -> None:
     with pytest.raises(TransferFailed, match="not of this host"):
-        Reading(memory(2), KEY).run(address, [0], [0])
+        TcpReading(memory(2), KEY).run(address, [0], [0])
 
 
 def test_a_closed_port(sender: BlockSender) -> None:
     sender.close()
     with pytest.raises(TransferFailed, match="refused"):
-        Reading(memory(2), KEY).run(sender.address, [0], [0])
+        TcpReading(memory(2), KEY).run(sender.address, [0], [0])
 
 
 class Liar:
@@ -123,7 +124,7 @@ def test_a_lie_is_found(sender: BlockSender, change: Callable[[bytearray], bytea
     target = memory(2)
     before = target.read(4)
     with pytest.raises(TransferFailed, match=why):
-        Reading(target, KEY).run(Liar(sender.address, change).address, [0], [4])
+        TcpReading(target, KEY).run(Liar(sender.address, change).address, [0], [4])
     assert target.read(4) == before
 
 
@@ -135,22 +136,22 @@ def test_an_answer_of_another_session_is_none(sender: BlockSender) -> None:
         answers.append(answer)
         return answer
 
-    Reading(memory(2), KEY).run(Liar(sender.address, record).address, [0], [4])
+    TcpReading(memory(2), KEY).run(Liar(sender.address, record).address, [0], [4])
     with pytest.raises(TransferFailed, match="not what its sender has"):
-        Reading(memory(2), KEY).run(Liar(sender.address, lambda _: answers[0]).address, [0], [4])
+        TcpReading(memory(2), KEY).run(Liar(sender.address, lambda _: answers[0]).address, [0], [4])
 
 
 def test_a_silent_sender_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "SILENCE_S", 0.01)
     late = pytest.raises(TransferFailed, match="(?i)timed out|timeout")
     with socket.create_server((HOST, 0)) as server, late:
-        Reading(memory(2), KEY).run(f"{HOST}:{server.getsockname()[1]}", [0], [0])
+        TcpReading(memory(2), KEY).run(f"{HOST}:{server.getsockname()[1]}", [0], [0])
 
 
 def test_stop_ends_a_reading() -> None:
     """From another thread, while the sender says nothing."""
     with socket.create_server((HOST, 0)) as server:
-        reading, failed = Reading(memory(2), KEY), threading.Event()
+        reading, failed = TcpReading(memory(2), KEY), threading.Event()
 
         def run() -> None:
             with pytest.raises(TransferFailed):
@@ -167,7 +168,7 @@ def test_stop_ends_a_reading() -> None:
 
 
 def test_a_reading_that_was_stopped_does_not_begin(sender: BlockSender) -> None:
-    reading = Reading(memory(2), KEY)
+    reading = TcpReading(memory(2), KEY)
     reading.stop()
     with pytest.raises(TransferFailed, match="it was stopped"):
         reading.run(sender.address, [0], [0])

@@ -56,6 +56,32 @@ def test_an_item_with_vectors_that_are_not_finite_has_none():
     assert kept[item.digest].shape == (0, 3)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError()],
+)
+def test_an_item_for_which_memory_does_not_suffice_has_no_vectors(
+    error: Exception, caplog: pytest.LogCaptureFixture
+):
+    def encode(pixels: torch.Tensor) -> torch.Tensor:
+        if len(pixels) == len(IMAGE):
+            raise error
+        return mean_of(pixels)
+
+    kept, smaller = EncodedItems(encode), item_of(IMAGE[:28], [0])
+    kept.follow(plan(WHOLE, smaller))
+    assert kept[WHOLE.digest].shape == (0, 3) and kept[smaller.digest].shape == (28, 3)
+    assert caplog.messages == ["memory does not suffice to encode an item of the shape 56 x 56 x 3"]
+
+
+def test_other_errors_of_an_encoder_are_raised():
+    def encode(pixels: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        EncodedItems(encode).follow(plan(WHOLE))
+
+
 def changed(**changes: object) -> MediaItem:
     item = MediaItem()
     item.CopyFrom(WHOLE)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.vision.images import item_of, make_image
@@ -29,7 +30,7 @@ def step(*work: tuple[int, int, int]) -> Any:
 
 
 def seen(found: WholeMediaRows, of: Any, first: list[int]) -> list[int]:
-    batch = SimpleNamespace(row_starts=np.array(first), with_last_seen=lambda last: last.tolist())
+    batch = SimpleNamespace(row_starts=np.array(first), with_last_seen=torch.Tensor.tolist)
     return found.put(of, batch)  # type: ignore[arg-type, return-value]
 
 
@@ -44,13 +45,13 @@ def test_tokens_of_an_item_see_its_end():
 def test_steps_without_them_stay_as_they_are():
     found = rows(range(2, 5))
     for work in (step((4, 0, 9)), step((3, 0, 2), (4, 3, 1)), step((3, 5, 4))):
-        batch = SimpleNamespace()
+        batch = SimpleNamespace(row_starts=np.zeros(2, np.int64))
         assert found.put(work, batch) is batch and not found.computes(work)  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_a_step_that_cuts_one_is_refused():
     with pytest.raises(PlanError, match="a part of what is seen whole"):
-        rows(range(2, 5)).put(step((3, 0, 4)), SimpleNamespace())  # type: ignore[arg-type]
+        rows(range(2, 5)).of_step(np.zeros(1, np.int64), step((3, 0, 4)))  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="gaps"):
         rows([1, 2, 4])
 

@@ -1,6 +1,7 @@
 """Images for the tests of encoders: items as the frontend makes them, and what transformers makes of them."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import torch
 import transformers
 from transformers import AutoModelForImageTextToText
 from transformers.image_transforms import normalize, rescale
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, MediaItem
 from pagewire.ipc.columns import pack_u32
 from pagewire.media import media_digest
-from tests.vision_models import FAMILIES
 from tests.worker.fakes import Driver
 
 Pixels = npt.NDArray[np.uint8]
@@ -27,9 +28,12 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "internvl": ((28, 28),),
     "qwen2_vl": ((16, 32), (48, 8), (24, 24)),
     "qwen3_vl": ((16, 40), (8, 48), (8, 8)),
+    "qwen3_vl_moe": ((24, 16), (8, 16), (16, 16)),
     "qwen3_5": ((8, 24), (24, 24), (16, 8)),
     "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
     "gemma3": ((32, 32),),
+    "gemma4": ((16, 24), (8, 40), (24, 16)),
+    "llama4": ((28, 28),),
 }
 """Of images, in pixels: height, width."""
 WHOLE = frozenset({"gemma3"})
@@ -66,11 +70,21 @@ def prompt_of(
     return ids, items
 
 
+def pixels_of_llama4(image: torch.Tensor, images: Mapping[str, Any]) -> torch.Tensor:
+    """[3, height, width] uint8 -> bfloat16, by the operations of its processor, which needs torchvision."""
+    scaled = image.to(torch.bfloat16) * images["rescale_factor"]
+    mean, std = (
+        torch.as_tensor(images[name], dtype=torch.bfloat16)[:, None, None]
+        for name in ("image_mean", "image_std")
+    )
+    return scaled.sub(mean).div_(std)
+
+
 class Judge:
     """A model of transformers."""
 
     def __init__(self, folder: Path, family: str) -> None:
-        self.family, self._images = family, FAMILIES[family]["images"]
+        self.family, self._images = family, json.loads((folder / "preprocessor_config.json").read_text())
         self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
         config = self.model.config
         self.placeholder: int = config.image_token_id
@@ -78,7 +92,11 @@ class Judge:
     def pixel_values(self, image: Pixels) -> torch.Tensor:
         """[height, width, 3] -> [3, height, width] float32, by the steps of its processors."""
         scaled = rescale(image.transpose(2, 0, 1), self._images["rescale_factor"])
+        if self.family == "gemma4":
+            return 2 * (torch.from_numpy(scaled) - 0.5)
         mean, std = self._images["image_mean"], self._images["image_std"]
+        if self.family == "llama4":
+            return pixels_of_llama4(torch.from_numpy(image.transpose(2, 0, 1)), self._images).float()
         return torch.from_numpy(normalize(scaled, mean, std, input_data_format="channels_first"))
 
     def inputs(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
@@ -92,6 +110,9 @@ class Judge:
             return {"pixel_values": padded[None]}
         if self.family.startswith("qwen"):
             return self._patches(images)
+        if self.family == "gemma4":
+            found = self._patches(images)
+            return {name: found[name] for name in ("pixel_values", "image_position_ids")}
         if self.family in ("pixtral", "mistral3"):
             sizes = torch.tensor([each.shape[1:] for each in values])
             return {"pixel_values": padded, "image_sizes": sizes}
@@ -108,11 +129,26 @@ class Judge:
         are_images = torch.tensor([ids]) == self.placeholder
         if self.family in WHOLE:
             return {"token_type_ids": are_images.long()}
-        return {"mm_token_type_ids": are_images.int()} if self.family.startswith("qwen") else {}
+        typed = self.family == "gemma4" or self.family.startswith("qwen")
+        return {"mm_token_type_ids": are_images.int()} if typed else {}
+
+    def videos(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """What the model's methods take of videos, [frames, height, width, 3] each."""
+        sizes = [self._images[name] for name in ("patch_size", "merge_size", "temporal_patch_size")]
+        values = [torch.stack([self.pixel_values(frame) for frame in video]) for video in videos]
+        made = [Qwen3VLVideoProcessor.patchify(None, each[None], *sizes) for each in values]
+        return {
+            "pixel_values_videos": torch.cat([patches[0] for patches, *_ in made]),
+            "video_grid_thw": torch.tensor([grid for _, *grid in made]),
+        }
 
     @torch.inference_mode()
     def vectors(self, image: Pixels) -> torch.Tensor:
         """[n, D * E] of one image."""
+        if self.family == "llama4":
+            features = self.model.get_image_features(**self.inputs([image])).last_hidden_state
+            projected: torch.Tensor = self.model.multi_modal_projector(features)[0]
+            return projected
         found = self.model.model.get_image_features(**self.inputs([image]))
         parts = [found.pooler_output, *(getattr(found, "deepstack_features", None) or ())]
         return torch.cat([torch.cat([each.flatten(0, -2) for each in part]) for part in parts], 1)

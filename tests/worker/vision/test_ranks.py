@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.cpu_kernels
-@pytest.mark.parametrize(("family", "quantization"), [("llava", ""), ("llava", "int8"), ("mistral3", "")])
+@pytest.mark.parametrize(
+    ("family", "quantization"), [("llava", ""), ("llava", "int8"), ("mistral3", ""), ("gemma4", "")]
+)
 def test_ranks_have_the_vectors_of_one(
     family: str, quantization: str, vision_model: Callable[..., Path], short_leaves: None
 ):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from kernels.api import (
     BlockKernels,
     CannotRecord,
+    Computed,
     CpuOps,
     InputBatch,
     KVCacheSpec,
@@ -27,14 +29,27 @@ from kernels.api import (
     StepProgram,
     adapters,
 )
+from kernels.cpu.runtime.rank_link import CAPACITY
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
+from worker.parallel import ONE_RANK
 
 logger = logging.getLogger(__name__)
 
 LONG, WIDE = 2048, 256
 """The most tokens and logits of the program that is recorded before a step needs it: buffers take no memory
 before rows of them are written, but the system may refuse them."""
+
+
+class Part(Enum):
+    """What a program computes."""
+
+    WHOLE = 0
+    """A step, to the tokens that rank 0 has chosen."""
+    BEGIN = 1
+    """The layers of a stage, for a micro-batch: to what is handed on."""
+    END = 2
+    """At stage 0, what follows when the last stage has handed it back."""
 
 
 def fuse(
@@ -62,11 +77,19 @@ def record(
     caches: Sequence[LayerCache],
     most_logits: int,
     checks: bool = False,
+    part: Part = Part.WHOLE,
 ) -> torch.Tensor:
     """Returns the buffer of hidden states [M, E]. Logits and the choice of tokens follow them.
     checks: see RecordingOps.recording(). Raises CannotRecord."""
     with ops.recording(model, checks):
-        hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
+        if part is Part.END:
+            hidden = model.end(ops.most_tokens)
+            ops.choose(model.logits, hidden, most_logits, ONE_RANK)
+            return hidden
+        batch = ops.batch(model.kv_cache_specs())
+        if part is Part.BEGIN:
+            return model.begin(batch, caches)
+        hidden = model.forward(batch, caches)
         if model.gets_tokens:
             ops.await_choice(most_logits, model.world)
         else:
@@ -120,6 +143,7 @@ class FusedDecoder(LanguageModel):
         self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
+        self._parts: dict[tuple[Part, bool], StepProgram] = {}  # of micro-batches, by kind as programs
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """The next step overwrites the result."""
@@ -137,6 +161,57 @@ class FusedDecoder(LanguageModel):
         hidden = program.first_rows(tokens)
         self._last.hidden, self._last.few = hidden, few
         return hidden
+
+    @property
+    def computes_micro_batches(self) -> bool:
+        """Whether begin() and end() may take the place of forward()."""
+        return self.model.stage.count > 1 and self.model.tensor.size == 1 and self.model.capturing is None
+
+    @property
+    def message_tokens(self) -> int:
+        """Tokens whose hidden states are one message between stages, of which two may be on their way."""
+        handover = self.model.handover
+        assert handover is not None
+        return CAPACITY // handover.row_bytes
+
+    def begin(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """Computes the layers of this stage, and hands on what the next one needs. Returns hidden states
+        [T, E], which the next call overwrites."""
+        self._last.few = None
+        if batch.deeper is not None:
+            return self.model.begin(batch, caches)
+        program = self._program_of_part(Part.BEGIN, batch, caches, 0)
+        program.run(batch)
+        return program.first_rows(len(batch.token_ids))
+
+    def end(self, batch: InputBatch) -> tuple[torch.Tensor, Computed]:
+        """Returns the hidden states [T, E] of a step that has begun, once they are back at stage 0, and what
+        follows from them. The next call overwrites both."""
+        program = self._program_of_part(Part.END, batch, (), batch.num_logits)
+        program.run(batch)
+        return program.first_rows(len(batch.token_ids)), program.computed
+
+    def _program_of_part(
+        self, part: Part, batch: InputBatch, caches: Sequence[LayerCache], logits: int
+    ) -> StepProgram:
+        tokens = len(batch.token_ids)
+        key = part, tokens <= RecordingOps.FEW
+        program = self._parts.get(key)
+        if program is None or program.most_tokens < tokens or program.computed.most_logits < logits:
+            most = max(tokens, RecordingOps.FEW), max(logits, RecordingOps.FEW)
+            if program is not None:
+                most = max(most[0], program.most_tokens), max(most[1], program.computed.most_logits)
+            most_tokens, most_logits = (1 << (count - 1).bit_length() for count in most)
+            ops = RecordingOps(self._ops, self._blocks, most_tokens)
+            if part is Part.BEGIN and key[1]:
+                self._prefetch(ops, batch, caches)
+            hidden = record(self.model, ops, caches, most_logits, part=part)
+            program = self._parts[key] = ops.build(hidden)
+        return program
+
+    def _prefetch(self, ops: RecordingOps, batch: InputBatch, caches: Sequence[LayerCache]) -> None:
+        stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
+        ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
 
     def _by_layers(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Vectors are added behind layers in steps that compute images alone. Adapters of layers whose inputs
@@ -191,8 +266,7 @@ class FusedDecoder(LanguageModel):
         most_tokens, most_logits = (1 << (count - 1).bit_length() for count in map(max, most, before))
         ops = RecordingOps(self._ops, self._blocks, most_tokens)
         if few:
-            stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
-            ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
+            self._prefetch(ops, batch, caches)
         hidden = record(self.model, ops, caches, most_logits)
         self._captures[few] = self.model.captured
         return ops.build(hidden)

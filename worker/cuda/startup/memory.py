@@ -25,6 +25,7 @@ from worker.cuda.startup.warm_up import HUNGRY, most_step_tokens, run, step_of
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import WHAT
 from worker.step.warmup_plans import GREEDY, prefill_plan
+from worker.vision.encoder import ImageEncoder
 
 REUSED_BLOCKS = 1 << 18
 """Blocks beyond what all rows can use at full length hold prefixes of finished requests. This many are 4
@@ -86,7 +87,7 @@ def largest_steps(
         partial(runner.backend.run_adapted, most_step_tokens(rows, most_tokens)),
     )
     vision, encoded = runner.backend.model.vision, 0
-    if vision is not None:
+    if isinstance(vision, ImageEncoder):
         encoded = device.peak_of(torch.inference_mode()(partial(vision, vision.largest_image())))
     largest = max(copied, encoded, *map(device.peak_of, launched), *decoding)
     if not captures:

@@ -100,6 +100,7 @@ def warm_up(
         if not captures:
             runner.backend.run_adapted(size)
         runner.backend.score_adapted(size)
+        runner.backend.run_seeing_media(size)
     for done, size in enumerate(reversed(captured)):  # the largest first: the others fit into its memory
         runner.backend.capture(size)
         progress((len(plans) + done) / (len(plans) + len(captured)))

@@ -18,6 +18,7 @@ from worker.config.decoder import (
 from worker.config.experts import ExpertsConfig, has_experts, read_routing, sparse_layers
 from worker.config.hf_config import Fields
 from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, shared_names
+from worker.config.rope import RopeDefaults
 
 _ONLY = {"mlp_bias": False, "use_mrope": False}
 
@@ -68,7 +69,8 @@ def _read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderCon
 
 
 def _read_qwen3_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
-    values = read_decoder(fields, common, Spelling(max_position=32768))
+    rope = RopeDefaults(allows_sections=True)
+    values = read_decoder(fields, common, Spelling(max_position=32768, rope=rope))
     window = read_used_window(fields)
     fields.has("max_window_layers")  # which changes nothing here: all layers have the window, or none
     return DecoderConfig(

@@ -180,6 +180,14 @@ def _read_experts(fields: Fields, num_layers: int) -> tuple[ExpertsConfig | None
     return (ExpertsConfig(routing=routing, intermediate_size=size),) * num_layers
 
 
+def _read_pad(fields: Fields, layer_vocab: int) -> int:
+    """Returns the token whose vectors layers have where no token stands. Raises StartupError."""
+    pad = fields.integer("pad_token_id", 0, least=0, most=MOST)
+    if pad >= layer_vocab:
+        raise fields.wrong("pad_token_id", f"must be below vocab_size_per_layer_input ({layer_vocab})")
+    return pad
+
+
 def _read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
     values = read_sizes(fields, common, _spelling(131072))
     num_layers, kv_heads = values["num_layers"], values["num_kv_heads"]
@@ -194,9 +202,10 @@ def _read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
     if shared and not set(kinds) <= set(kinds[: max(0, num_layers - shared)]):
         raise fields.wrong("num_kv_shared_layers", "leaves no layer whose keys and values are shared")
     vocab, width = values["vocab_size"], fields.integer("hidden_size_per_layer_input", 256, least=0)
-    layer_vocab = fields.integer("vocab_size_per_layer_input", 262144)
-    if width and layer_vocab < vocab:
-        raise fields.wrong("vocab_size_per_layer_input", f"must be at least vocab_size ({vocab})")
+    layer_vocab, name = 0, "vocab_size_per_layer_input"
+    if width and (layer_vocab := fields.integer(name, 262144)) < vocab:
+        raise fields.wrong(name, f"must be at least vocab_size ({vocab})")
+    fields.has(name)
     fields.has(BIDIRECTIONAL)
     if fields.value(BIDIRECTIONAL) not in (None, "vision"):  # of images alone
         raise fields.wrong(BIDIRECTIONAL, "only causal attention is supported")
@@ -218,7 +227,8 @@ def _read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
         num_shared=shared,
         wide_shared=fields.boolean("use_double_wide_mlp", False),
         layer_width=width,
-        layer_vocab=layer_vocab if width else 0,
+        layer_vocab=layer_vocab,
+        pad_token=_read_pad(fields, layer_vocab) if width else 0,
     )
 
 
@@ -256,10 +266,11 @@ _UNUSED = r"model\.layers\.\d+\.self_attn\.(?:[kv]_proj|k_norm)\.(?:weight|bias)
 GEMMA4 = DecoderFamily(
     read=_read_gemma4_config, names=_GEMMA4_NAMES, unused=_UNUSED, only={"hidden_act": "gelu_pytorch_tanh"}
 )
+UNUSED_BESIDE_IMAGES = _UNUSED.replace(r"model\.layers", r"model\.language_model\.layers")
+"""The same, in checkpoints that see images."""
 GEMMA4_SEEING = replace(
     GEMMA4,
     names=beside_images(_GEMMA4_NAMES),
-    unused=r"model\.(?!language_model\.).*|lm_head\.weight|"
-    + _UNUSED.replace(r"model\.layers", r"model\.language_model\.layers"),
+    unused=rf"model\.(?!language_model\.).*|{UNUSED_BESIDE_IMAGES}",
     nested=True,
 )

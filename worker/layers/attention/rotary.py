@@ -153,7 +153,8 @@ def _scaled_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.
         return frequencies / torch.tensor(config.divisors, device=frequencies.device)
     if config.kind == "llama3":
         turns = config.original_max_position * frequencies / (2 * math.pi)  # within the original context
-        kept = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
+        between = config.high_freq_factor - config.low_freq_factor  # 0: a frequency is kept, or divided
+        kept = (turns - config.low_freq_factor) / (between or 1e-9)
         return _blend(frequencies, config.factor, kept.clamp(0, 1))
     if config.kind == "yarn":
         low, high = (_yarn_bound(config, turns) for turns in (config.beta_fast, config.beta_slow))

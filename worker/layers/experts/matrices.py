@@ -119,6 +119,13 @@ class ExpertMatrices(MatrixOwner):
                 if self.bias is not None:
                     yield f"{name.format(expert=expert)}.bias"
 
+    def read_as_stored(self, shape: tuple[int, ...]) -> None:
+        """Goes by the shape of the one tensor, which versions of transformers write as [N, in, out] or as
+        [N, out, in] for the same family. Where both are equal, or neither fits, the family says which."""
+        stored = self.num_stored, self.out_features, self.in_features
+        if self.transposed and shape == stored and self.out_features != self.in_features:
+            self.transposed = False
+
     def stacked_rows(self) -> list[slice]:
         """Returns the outputs of each part in the one tensor of all experts."""
         begin, rows = 0, list[slice]()

@@ -2,6 +2,7 @@
 
 params.py           SamplingParams and prompts -> messages of pagewire.v1
 images.py           images in prompts
+audio.py            sounds in prompts
 tools.py            functions -> tools of a conversation, and calls of them
 schemas.py          forms of outputs: pydantic models, dataclasses and JSON schemas
 results.py          messages of pagewire.v1 -> Generation, Delta and other results

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message as ProtobufMessage
 
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
-from pagewire_client import images
+from pagewire_client import audio, images
 from pagewire_client.embeddings import FIELD, Precision, to_tensor
 from pagewire_client.numbers import check_numbers
 from pagewire_client.schemas import Parser, Schema, parser_of, structured_output
@@ -22,11 +22,11 @@ from pagewire_client.tools import ToolLike, to_choice, to_tool
 M = TypeVar("M", bound=ProtobufMessage)
 Message = Mapping[str, Any]
 """A chat message {"role": ..., "content": text or parts}, with any other fields of
-pagewire.v1.ChatMessage. A part is text, an Image, or an object as in OpenAI's API."""
+pagewire.v1.ChatMessage. A part is text, an Image, an Audio, or an object as in OpenAI's API."""
 
 PromptLike = str | Sequence[int] | Sequence[Message] | Mapping[str, Any] | prompt_pb2.Prompt
-"""Text, token ids, a conversation, {"prompt": text or token ids, "images": list of Image}, {"prompt_embeds":
-tensor [n, E] of PyTorch or NumPy}, or a Prompt."""
+"""Text, token ids, a conversation, {"prompt": text or token ids, "images": list of Image, or "audio": list of
+Audio}, {"prompt_embeds": tensor [n, E] of PyTorch or NumPy}, or a Prompt."""
 
 
 Candidates = int | Sequence[int] | Literal["all"]
@@ -424,11 +424,12 @@ def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:
         raise TypeError("a prompt is text, not bytes: decode it first")
     if isinstance(prompt, Mapping) and FIELD in prompt:
         return prompt_pb2.Prompt(embeddings=to_tensor(prompt))
-    if isinstance(prompt, Mapping) and prompt.keys() == {images.PROMPT, images.FIELD}:
-        result = prompt_pb2.Prompt()
-        result.CopyFrom(to_prompt(prompt[images.PROMPT]))
-        result.media.extend(images.to_media(prompt[images.FIELD]))
-        return result
+    for field, of_field in ((images.FIELD, images.Image), (audio.FIELD, audio.Audio)):
+        if isinstance(prompt, Mapping) and prompt.keys() == {images.PROMPT, field}:
+            result = prompt_pb2.Prompt()
+            result.CopyFrom(to_prompt(prompt[images.PROMPT]))
+            result.media.extend(images.to_media(prompt[field], of_field))
+            return result
     if isinstance(prompt, Sized) and not isinstance(prompt, Mapping):
         messages = [part for part in prompt if isinstance(part, Mapping)]
         token_ids = [part for part in prompt if isinstance(part, int)]

@@ -142,6 +142,7 @@ class Usage:
     reasoning_tokens: int = 0
     drafters: tuple[DrafterUsage, ...] = ()
     image_tokens: int = 0
+    audio_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -384,6 +385,7 @@ def _usage(usage: generation_pb2.Usage) -> Usage:
             for each in usage.drafters
         ),
         usage.image_tokens,
+        usage.audio_tokens,
     )
 
 

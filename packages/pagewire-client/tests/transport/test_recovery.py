@@ -1,5 +1,6 @@
 """When, where and with what a client retries; and both clients against servers that die."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 
 import grpc
@@ -63,6 +64,23 @@ def test_after_an_overload_each_other_server_is_tried_once():
     recovery.received(message(0, [1], first=True))
     assert recovery.after(unavailable(RESET)) == 0.0
     assert recovery.after(overload) is None, "a broken stream may continue on any server"
+
+
+def test_a_continuation_names_its_files_before_it_sends_them_again():
+    part = {"media": {"data": b"one"}}
+    prompt = {"media": [{"data": b"two"}], "chat": {"messages": [{"role": "user", "content": [part]}]}}
+    recovery, _ = make(num_servers=2, prompt=prompt)
+    assert recovery.attempt()[0].prompt.media[0].data == b"two"
+    recovery.received(message(0, [1], first=True))
+    assert recovery.after(unavailable(RESET)) == 0.0
+    named, server = recovery.attempt()[0].prompt, recovery.server
+    assert named.media[0].sha256 == hashlib.sha256(b"two").digest()
+    assert named.chat.messages[0].content[0].media.sha256 == hashlib.sha256(b"one").digest()
+    unknown = RpcError(grpc.StatusCode.FAILED_PRECONDITION, "prompt.media[0].sha256: send the file")
+    unknown.reason = "MEDIA_UNKNOWN"
+    assert recovery.after(unknown) == 0.0 and recovery.server == server
+    assert recovery.attempt()[0].prompt == generation_pb2.GenerateRequest(prompt=prompt).prompt
+    assert recovery.after(unknown) is None, "it is asked for once"
 
 
 def test_an_absent_server_is_reported_at_once():

@@ -1,6 +1,8 @@
 """A device without a model as a backend of the step executor: rows are real, tokens and times are computed.
 
-The device has a timeline of its own: a step begins when it is launched, or when the step before it ends.
+The device has a timeline of its own: a step begins when it is launched, or when the step before it ends. With
+stages, a step behind a micro-batch begins at each stage when that is done with the one before, and when the
+tokens of its rows are known.
 """
 
 import ctypes
@@ -22,6 +24,7 @@ from pagewire_simulated.roofline import Roofline
 from pagewire_simulated.scores import SimulatedScores
 from pagewire_simulated.states import SimulatedStates
 from pagewire_simulated.tokens import TokenSource
+from worker.config.audio import AudioConfig
 from worker.config.vision import VisionConfig
 from worker.executor.backend import (
     Completion,
@@ -62,9 +65,11 @@ class SimulatedBackend:
         faults: Faults,
         clock: Clock,
         state_size: int,
-        vision: VisionConfig | None = None,
+        vision: VisionConfig | AudioConfig | None = None,
+        stages: int = 1,
     ) -> None:
-        """state_size: elements of a hidden state. vision: of the model's encoder."""
+        """state_size: elements of a hidden state. vision: of the model's encoder. stages: that divide the
+        time of a step evenly."""
         self.grammars = tokens.grammars
         self.num_host_blocks = host_link.num_blocks
         self.images = SimulatedMedia(None if vision is None else vision.num_vectors)
@@ -77,6 +82,10 @@ class SimulatedBackend:
         self.features: Sequence[RowFeature] = kept
         self.host_link, self._clock, self._state_size = host_link, clock, state_size
         self._busy_until = 0.0  # the end of the last launched step
+        self._stages_busy_until = [0.0] * stages
+        self._known_at = np.zeros(rows.max_num_rows)  # the last token of each row
+        self._in_parts = False  # whether the next step may begin before the last one ends
+        self._follows_parts = False  # the step that is being launched
         self._num_in_flight = 0
         self._launched = 0.0
         self._seconds = 0.0  # of the step that is being launched: copies over the host link
@@ -91,6 +100,7 @@ class SimulatedBackend:
     def step(self, plan: worker_pb2.StepPlan) -> Iterator[None]:
         """Faults strike before anything changes."""
         self._launched, self._seconds, self._step = self._clock.now(), 0.0, None
+        self._follows_parts, self._in_parts = self._in_parts and plan.micro_batch, plan.micro_batch
         self.images.num_encoded = 0
         self._faults.strike(plan)
         yield
@@ -146,18 +156,37 @@ class SimulatedBackend:
         assert self._step is not None
         return SimulatedStates(self._rows, self._step, self._state_size, self._tokens.state_shift)
 
+    def begin(self) -> None:
+        """The host knows all tokens at launch."""
+
     def submit(self, clock: LaunchClock) -> Completion:
         seconds, step = self._seconds, self._step
         if step is not None:
             seconds += self.roofline.seconds(step.starts, step.counts, self._num_logits)
         seconds += self.roofline.encoding_seconds(self.images.num_encoded)
         seconds *= self._faults.slow_factor
-        start = max(self._launched, self._busy_until) if self._num_in_flight else self._launched
-        self._busy_until = start + seconds
+        start = self._begin(step, seconds)
+        self._busy_until = self._stages_busy_until[-1]
+        seconds = self._busy_until - start
         self._num_in_flight += 1
         return SimulatedCompletion(
             self, StepTimes(round(1e9 * start), round(1e6 * seconds)), self._busy_until
         )
+
+    def _begin(self, step: Step | None, seconds: float) -> float:
+        """Puts a step behind those before it. Returns when it begins."""
+        busy, at = self._stages_busy_until, self._launched
+        if self._num_in_flight:
+            at = max(at, busy[0] if self._follows_parts else self._busy_until)
+        if step is not None:
+            at = max(at, float(self._known_at[step.rows].max()))
+        start = at
+        for stage, until in enumerate(busy):
+            at = max(at, until) if self._follows_parts else at
+            busy[stage] = at = at + seconds / len(busy)
+        if step is not None:
+            self._known_at[step.sample_rows] = at
+        return start
 
     def seconds_until(self, end: float) -> float:
         """Returns the seconds from now to a point of the clock; 0 if it has passed."""

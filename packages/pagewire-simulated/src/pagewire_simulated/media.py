@@ -22,8 +22,8 @@ class SimulatedMedia(ValueByRow[Items]):
     """A worker.executor.backend.Media: plans that compute a position without its vector are refused."""
 
     def __init__(self, num_vectors: Callable[[int, int], int] | None) -> None:
-        """num_vectors: returns how many an image of so many rows and columns becomes; None: the model has no
-        encoder."""
+        """num_vectors: returns how many an image of so many rows and columns becomes, or a spectrogram of so
+        many frames and bins; None: the model has no encoder."""
         super().__init__()
         self._num_vectors = num_vectors
         self.kept: dict[bytes, int] = {}
@@ -79,10 +79,10 @@ class SimulatedMedia(ValueByRow[Items]):
                     require(not cut, f"row {row} computes a part of what is seen whole")
 
     def _vectors_of(self, item: engine_pb2.MediaItem) -> int:
-        is_image = item.kind == engine_pb2.MEDIA_KIND_IMAGE and len(item.shape) == 3
-        if self._num_vectors is None or not is_image:
+        dimensions = (3, 4) if item.kind == engine_pb2.MEDIA_KIND_IMAGE else (2,)
+        if self._num_vectors is None or len(item.shape) not in dimensions:
             return 0
-        return self._num_vectors(*item.shape[:2])
+        return self._num_vectors(*(item.shape[-3:-1] if len(item.shape) > 2 else item.shape))
 
 
 def seen(items: Iterable[engine_pb2.MediaItem]) -> bytes:

@@ -113,7 +113,8 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
         rows, grammar_rows = plan.make_rows(num_blocks), grammars.rows(lambda *_: None)
         tokens = TokenSource(rows.max_num_rows, rows.vocab_size, config.eos_token_ids, grammar_rows)
         backend = SimulatedBackend(
-            rows, tokens, roofline, host_link, self.faults, self.clock, config.state_size, config.vision
+            *(rows, tokens, roofline, host_link, self.faults, self.clock, config.state_size, config.vision),
+            stages=group_shape(initialize)[1],
         )
         backend.adapter_bound.most = self.max_adapters_per_step
         drafter, speculation = None, plan.speculation
@@ -151,6 +152,8 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
 
     def finish(self, executor: StepExecutor[SimulatedBackend], ready: worker_pb2.Ready) -> None:
         ready.depends_on_prompt_len = False  # no key is computed, of a rotation or otherwise
+        if self.plan.speculation is None:
+            ready.stages = group_shape(self.plan.initialize)[1]
         logger.info(
             "%ssimulating %s in %s on %s",
             f"rank {self.rank} of {self.plan.ranks}: " if self.plan.ranks > 1 else "",

@@ -32,6 +32,7 @@ import numpy as np
 from kernels.ops.attention.ragged import Integers
 from pagewire_simulated.profiles import Profile
 from pagewire_simulated.weights import WeightCounts
+from worker.config.audio import AudioConfig
 from worker.config.hf_config import ModelConfig
 from worker.config.vision import VisionConfig
 
@@ -83,8 +84,11 @@ class Roofline:
         return max(tokens * self._kv_token_bytes / self._bandwidth, pairs * self._pair_flops / self._peak)
 
 
-def encoder_weights(vision: VisionConfig) -> int:
-    """Returns the weights of matrices by which the patches of one vector are multiplied."""
+def encoder_weights(vision: VisionConfig | AudioConfig) -> int:
+    """Returns the weights of matrices by which the patches, or states, of one vector are multiplied."""
+    if isinstance(vision, AudioConfig):
+        block = 4 * vision.hidden_size**2 + 2 * vision.hidden_size * vision.intermediate_size
+        return vision.group * vision.num_layers * block
     tower = vision.tower
     products = 3 if tower.gated else 2
     block = 4 * tower.hidden_size**2 + products * tower.hidden_size * tower.intermediate_size

@@ -92,6 +92,29 @@ def test_bidirectional(where: Where, window: int | None, most_chunks: int | None
     check(case, where, window, None, most_chunks, bidirectional=True)
 
 
+@pytest.mark.parametrize(("window", "most_chunks"), [(None, 1), (3, None), (70, 1)])
+@pytest.mark.usefixtures("short_chunks")
+def test_images_that_are_seen_whole(where: Where, window: int | None, most_chunks: int | None):
+    """Beside text and rows that decode, in one chunk and in two, at the end of a row too, and beyond windows.
+    A row has the same bits by itself, and where its first tokens were computed before."""
+    case = Case([(20, 70), (66, 1), (0, 9), (40, 6)], where.dtype, 2, 1, block_size=16)
+    batch, lasts = to_device(case, where.device), case.last_seen()
+    caches, given = (case.key_cache, case.value_cache), torch.from_numpy(lasts).to(where.device)
+    attention = partial(paged_attention, scale=case.scale, window=window, most_chunks=most_chunks)
+    found = attention(case.query, *caches, batch, last_seen=given)
+    text = attention(case.query, *caches, batch)
+    assert not torch.equal(text, found)
+    own = torch.from_numpy(np.concatenate([*map(np.arange, case.starts, case.starts + case.counts)]))
+    assert torch.equal(attention(case.query, *caches, batch, last_seen=own.to(where.device)), text)
+    tail = slice(50, 70)
+    integers = {"dtype": torch.int32, "device": where.device}
+    rows = torch.tensor([0, 20], **integers), torch.tensor([90], **integers)
+    alone = PagedBatch(*rows, batch.block_tables[:1], batch.max_length)
+    assert torch.equal(attention(case.query[tail], *caches, alone, last_seen=given[tail]), found[tail])
+    case.query = case.query.cpu()
+    assert_close(found.cpu(), case.exact(window, lasts=lasts), where.absolute, where.relative)
+
+
 @pytest.mark.parametrize("window", [None, 9])
 def test_soft_cap(where: Where, window: int | None):
     """Scores to which the cap does something."""

@@ -17,6 +17,7 @@ from pagewire_client.errors import (
     RpcError,
     Unavailable,
 )
+from pagewire_client.images import name_files
 from pagewire_client.results import Delta, Generation
 
 PATIENCE_S = 30.0
@@ -30,6 +31,7 @@ _MAX_DOUBLINGS = 16
 _NOT_CONNECTED = "failed to connect to all addresses"
 """Prefix of gRPC's message for a call that never reached a server."""
 _NOT_READY = "ENGINE_NOT_READY"
+_MEDIA_UNKNOWN = "MEDIA_UNKNOWN"
 _CONTINUED = "CONTINUED_ELSEWHERE"
 DRAINING = "DRAINING"
 """ErrorInfo.reason of a server that is about to stop."""
@@ -68,6 +70,7 @@ class Recovery:
         self._start = self._last = clock()
         self._over: set[int] = set()  # indices of sequences that have ended
         self._begun = False  # a message has been received
+        self._sends_files = False  # although a server may have them
         self._recovering = False
         self.has_broken = False
         """A connection of a server that may have begun it has broken."""
@@ -89,6 +92,8 @@ class Recovery:
         if self.generation.adapter_digest:
             request.continuation.adapter_digest = self.generation.adapter_digest
         request.continuation.media_digests.extend(self.generation.media_digests)
+        if not self._sends_files:
+            name_files(request.prompt)
         for output in self.generation.outputs:
             request.continuation.sequences.add(index=output.index, token_ids=output.token_ids)
         if request.stopping.HasField("time_limit"):
@@ -125,6 +130,9 @@ class Recovery:
 
     def after(self, error: RpcError) -> float | None:
         """Returns the seconds until the next attempt, on `server`, or None if the request has failed."""
+        if error.reason == _MEDIA_UNKNOWN and self._begun and not self._sends_files:
+            self._sends_files = True
+            return 0.0
         if not self._may_retry(error):
             return None
         self._num_failures += 1

@@ -76,6 +76,7 @@ export class Chat {
 
   /** Sends what is in the form. */
   async send() {
+    await this.pictures.read();
     const text = byId("prompt").value;
     if (this.current || !(text.trim() || this.pictures.waiting.length)) return;
     byId("prompt").value = "";

@@ -9,16 +9,23 @@ const LARGEST = 400; // pixels on a side of a picture as it is shown
 export class Pictures {
   constructor() {
     this.waiting = [];
+    this.reading = new Set(); // pictures that will wait, each with a promise
     const form = byId("ask");
     byId("prompt").addEventListener("paste", (event) => this.#take(event, event.clipboardData));
     form.addEventListener("dragover", (event) => event.preventDefault());
     form.addEventListener("drop", (event) => this.#take(event, event.dataTransfer));
   }
 
-  /** Returns all pictures, each with its data URI and a view of it. None waits any longer. */
+  /** Resolves when all that was pasted or dropped waits to be sent. */
+  async read() {
+    await Promise.allSettled([...this.reading].map((each) => each.added));
+  }
+
+  /** Returns all pictures, each with its data URI and a view of it. None waits any longer, or will. */
   takeAll() {
     const taken = this.waiting;
     this.waiting = [];
+    this.reading.clear();
     this.#show();
     return taken;
   }
@@ -28,11 +35,16 @@ export class Pictures {
     const files = [...(given?.files ?? [])].filter((file) => file.type.startsWith("image/"));
     if (!files.length) return;
     event.preventDefault();
-    for (const file of files) this.#add(file);
+    for (const file of files) {
+      const picture = {};
+      this.reading.add(picture);
+      picture.added = this.#add(file, picture);
+    }
   }
 
-  async #add(file) {
-    const [uri, view] = await Promise.all([read(file), draw(file)]);
+  async #add(file, picture) {
+    const [uri, view] = await Promise.all([read(file), draw(file)]).catch(() => []);
+    if (!this.reading.delete(picture) || !uri) return;
     this.waiting.push({ uri, view });
     this.#show();
   }

@@ -13,6 +13,7 @@ from frontend.templates.conversation import ASSISTANT, EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 from pagewire_openai.requests import values
+from pagewire_openai.requests.audio import INPUT_AUDIO, read_input_audio
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
@@ -27,7 +28,7 @@ from pagewire_openai.requests.fields import (
     read_object,
     read_parts,
 )
-from pagewire_openai.requests.images import IMAGE_URL, add_image, read_image_url
+from pagewire_openai.requests.images import IMAGE_URL, add_medium, read_image_url
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import NESTED, read_inner, read_nested_tools
 
@@ -49,9 +50,10 @@ _PART: Table = {
     "type": Field(values.text),
     "text": Field(values.text),
     "image_url": IMAGE_URL,
+    "input_audio": INPUT_AUDIO,
     "cache_control": Field(values.anything),
 }
-_PARTS = {"text": "text", "image_url": "image_url"}
+_PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio"}
 """Type of a part -> its field."""
 _MESSAGE: Table = {
     "role": Field(values.text),
@@ -188,7 +190,8 @@ def _read_message(
             if field == "text":
                 message.content.add(text=value)
             else:
-                add_image(message, *read_image_url(value, f"{where}.{field}"), names, sent_path)
+                read = read_image_url if field == "image_url" else read_input_audio
+                add_medium(message, *read(value, f"{where}.{field}"), names, sent_path)
     elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in given_message):
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])

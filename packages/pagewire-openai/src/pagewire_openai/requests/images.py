@@ -19,9 +19,9 @@ def read_image_url(value: Any, path: str) -> tuple[str, str]:
     return read_object(value, path, _URL, ("url",))["url"], f"{path}.url"
 
 
-def add_image(message: prompt_pb2.ChatMessage, uri: str, name: str, names: Names, path: str) -> None:
-    """Adds an image to a message. name: the client's field that has its URI. path: of the message in the
-    request."""
+def add_medium(message: prompt_pb2.ChatMessage, uri: str, name: str, names: Names, path: str) -> None:
+    """Adds an image or a sound to a message. name: the client's field that has it. path: of the message in
+    the request."""
     inner = f"{path}.content[{len(message.content)}].media"
     names[inner] = names[f"{inner}.uri"] = name
     message.content.add(media=prompt_pb2.Media(uri=uri))

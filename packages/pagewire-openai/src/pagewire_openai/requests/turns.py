@@ -2,7 +2,7 @@
 
 from frontend.field_names import Names
 from pagewire.v1 import prompt_pb2
-from pagewire_openai.requests.images import add_image
+from pagewire_openai.requests.images import add_medium
 
 ASSISTANT, TOOL = "assistant", "tool"
 _FULL = {
@@ -34,7 +34,7 @@ class Turns:
     def add_image(self, message: prompt_pb2.ChatMessage, uri: str, name: str) -> None:
         """Adds an image to the last message. name: the client's field that has its URI."""
         path = f"{self._path}.messages[{len(self._chat.messages) - 1}]"
-        add_image(message, uri, name, self._names, path)
+        add_medium(message, uri, name, self._names, path)
 
     def turn_for(self, part: str, name: str) -> prompt_pb2.ChatMessage:
         """Returns the assistant's message that has room for a part, or a new one."""

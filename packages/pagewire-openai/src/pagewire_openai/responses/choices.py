@@ -168,6 +168,7 @@ def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
         total.prompt_tokens += usage.prompt_tokens
         total.cached_prompt_tokens += usage.cached_prompt_tokens
         total.image_tokens += usage.image_tokens
+        total.audio_tokens += usage.audio_tokens
         total.completion_tokens += usage.completion_tokens
         total.reasoning_tokens += usage.reasoning_tokens
     return {
@@ -177,6 +178,7 @@ def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
         "prompt_tokens_details": {
             "cached_tokens": total.cached_prompt_tokens,
             **({"image_tokens": total.image_tokens} if total.image_tokens else {}),
+            **({"audio_tokens": total.audio_tokens} if total.audio_tokens else {}),
         },
         "completion_tokens_details": {"reasoning_tokens": total.reasoning_tokens},
     }

@@ -1,0 +1,1 @@
+"""The encoder of sounds: log-mel spectrograms to vectors of a decoder."""

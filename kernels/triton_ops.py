@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
-from kernels.torch_ops import HeadWeight, Ops, RankGroup
+from kernels.torch_ops import HeadWeight, Ops, PairProducts, RankGroup, Shares
 from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
 from kernels.triton.adapters.pairs import AdaptedOrder, with_adapters
@@ -98,6 +98,28 @@ class TritonOps(Ops):
         sum_ranges(group.stacked(partial), bias, out, as_tree=True)
         return out
 
+    def multiply_pairs(
+        self,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        shares: Shares,
+        products: PairProducts,
+        adapters: StepAdapters | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """All ranks copy as many pairs as there are, of which only their own are computed: the host does not
+        know which these are."""
+        held, group, count = shares.held, shares.group, chosen.numel()
+        ours = (chosen >= held.start) & (chosen < held.stop)
+        y, places = products(x, weights, torch.where(ours, chosen - held.start, len(held)), adapters)
+        of_ranks = group.stacked(y.index_select(0, places.flatten()))
+        owners = torch.zeros_like(chosen)
+        for first in shares.starts[1:-1]:
+            owners += chosen >= first
+        pairs = torch.arange(count, device=x.device)
+        every = of_ranks.flatten(0, 1).index_select(0, owners.flatten() * count + pairs)
+        return every, pairs.view(chosen.shape)
+
     append_tokens = staticmethod(append_tokens)
     copy_segments = staticmethod(copy_segments)
     step_inputs = PagedInputs
@@ -118,6 +140,9 @@ class TritonOps(Ops):
         held = [each.stacked for each in products]
         most = [each.code.most_rows if isinstance(each, LowBitWeight) else MOST_ROWS for each in held]
         count = products[0].num_experts
+        if count < products[0].num_stored:  # of ranks, which have others
+            order = sort_by_expert(chosen, count + 1, dtype, most_pairs=min(most))
+            return order.without_last(count)
         order = sort_by_expert(chosen, count, dtype, most_pairs=min(most))
         if adapters is None or products[0].number is None:
             return order

@@ -55,7 +55,7 @@ class RanksOfPart(Exchange):
     def has_arrived(self) -> bool:
         """Returns whether receive() would not wait. Raises RankGone."""
         if not self.link.has_arrived:
-            self._ranks.check_peers()
+            self._ranks.check()
         return self.link.has_arrived
 
 
@@ -101,10 +101,6 @@ class Ranks(RankPeers):
         """exchange(), with the ranks of a link. Raises RankGone."""
         self._since = 0.0
         link.exchange(source, count, target, self._look_for)
-
-    def check_peers(self) -> None:
-        """Raises RankGone where another rank has ended, or given up."""
-        self._check_peers()
 
     def wait_for(self, move: Callable[[Callable[[int], None]], None]) -> None:
         """Moves bytes; the function gets what it is to call while a rank is missing. Raises RankGone."""

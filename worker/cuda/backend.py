@@ -192,7 +192,7 @@ class CudaBackend:
         return CudaOutputs(self, self._layout, hidden, graph is not None, self._adapts_logits)
 
     def begin(self) -> None:
-        """No worker of this kind has stages."""
+        """Stages of devices compute one step at a time."""
 
     def submit(self, clock: LaunchClock) -> Completion:
         return CudaCompletion(self, self.device.record(), clock)

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from kernels.api import CacheLayout
@@ -223,7 +224,9 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
 
     def _logits(self, states: Floats) -> Floats:
         """Returns the logits [N, V] of the embedding for states [N, E], which need not be the model's. Waits
-        for them."""
+        for them. Zeros on a rank without a head, whose answers are not read."""
+        if self.model.gets_tokens:
+            return np.zeros((len(states), self.plan.config.vocab_size), np.float32)
         with torch.inference_mode():
             found = self.device.fetch(self.model.logits(self.device.send(states).to(self.dtype)).float())
         self.device.record().synchronize()

@@ -13,7 +13,7 @@ Nothing is added atomically: the order is the same in every run. Bytes moved: ea
 ids, from L2; 12 * T * k written. Speed: not yet measured on a GPU.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -42,6 +42,16 @@ class ExpertOrder:
     tile_firsts: torch.Tensor  # [X] its first pair, sorted by expert
     tile: int  # M
     class_tiles: int  # the most that a step of its class may have; see choose_grouped_sizes()
+
+    def without_last(self, count: int) -> "ExpertOrder":
+        """Returns the order in which the last expert, number `count`, is none: no tile has its pairs, of
+        which nothing is computed. They keep their places."""
+        is_last = self.tile_experts == count
+        return replace(
+            self,
+            tile_experts=torch.where(is_last, -1, self.tile_experts),
+            owners=self.owners.clamp(max=count - 1),
+        )
 
 
 @triton.jit(do_not_specialize=["pairs"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,16 +40,25 @@ Checkpoints = Callable[..., Path]
 Runner = StepExecutor[CudaBackend]
 CPU = torch.device("cpu")
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
-SHAPE = {
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+SHAPE = HEADS | {
     "num_hidden_layers": 2,
     "max_position_embeddings": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
     "intermediate_size": 192,
     "attention_bias": True,
 }
 """Of which products behind attention and in MLPs are the sums of two leaves."""
+HYBRID = HEADS | {
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 96,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_value_head_dim": 32,
+    "linear_key_head_dim": 16,
+    "shared_expert_intermediate_size": 128,
+}
+"""With experts, of which some are for all tokens, and with states."""
 NUMBERS = itertools.count()
 """Of groups."""
 TURN = threading.Lock()
@@ -100,7 +110,7 @@ class Group:
 
     def each(self, work: Callable[[Runner], object]) -> list[Any]:
         def of_rank(rank: int) -> object:
-            with turn(), torch.inference_mode():
+            with turn(), torch.inference_mode(), np.errstate(all="ignore"):  # as arithmetic_of_a_gpu
                 try:
                     return work(self.runners[rank])
                 except Exception:
@@ -161,32 +171,25 @@ def made(folder: Path, graphs: bool = False, **options: Any) -> list[Made]:
     return [(row.output, row.scores, row.prompt_scores) for row in rows]
 
 
-@pytest.fixture(scope="module")
-def alone() -> list[Made]:
-    """What one worker makes, filled by the first test that asks."""
-    return []
-
-
 @pytest.mark.parametrize(
-    ("options", "graphs"),
+    ("family", "sizes", "options", "graphs"),
     [
-        ({"tensor_parallel_size": 2}, True),
-        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, False),
+        ("llama", SHAPE, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, False),
+        ("qwen3_next", HYBRID, {"tensor_parallel_size": 2}, True),
     ],
-    ids=str,
+    ids=["stages", "experts and states in graphs"],
 )
 def test_ranks_have_the_bits_of_one(
+    family: str,
+    sizes: dict[str, Any],
     options: dict[str, Any],
     graphs: bool,
     checkpoint: Checkpoints,
-    alone: list[Made],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Sums with a bias and without; in graphs and kernel by kernel."""
     interpret(monkeypatch)
-    folder = checkpoint("llama", **SHAPE)
-    alone += () if alone else made(folder)
-    assert made(folder, graphs, **options) == alone
+    folder = checkpoint(family, **sizes)
+    assert made(folder, graphs, **options) == made(folder)
 
 
 def test_loading_measures_and_warms_up_together(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
@@ -217,9 +220,6 @@ def test_loading_measures_and_warms_up_together(checkpoint: Checkpoints, monkeyp
 @pytest.mark.parametrize(
     ("family", "options", "why"),
     [
-        ("mixtral", {"tensor_parallel_size": 2}, "has experts"),
-        ("youtu", {"tensor_parallel_size": 2}, "attends to latents"),
-        ("falcon_h1", {"tensor_parallel_size": 2}, "keep a state per row"),
         ("llama", {"tensor_parallel_size": 2, "fast_matmul": True}, "--fast-matmul adds in an order"),
         ("llama", {"tensor_parallel_size": 2, "quantization": "int8"}, "--quantization int8 chooses scales"),
         ("llama", {"tensor_parallel_size": 4}, "2 key and value heads|is a sum of 2 leaves"),
@@ -237,6 +237,15 @@ def test_what_ranks_do_not_compute_is_refused(
     platform = CudaPlatform(WorkerConfig(), host_device())
     with pytest.raises(StartupError, match=why):
         platform.load_model(check(initialize(folder, **SMALL, **options), platform))
+
+
+def test_ranks_attend_in_tiles_of_one_size(checkpoint: Checkpoints):
+    """More query heads of a KV head than a tile has rows."""
+    folder = checkpoint("llama", hidden_size=128, num_attention_heads=128, num_key_value_heads=1, head_dim=16)
+    platform = CudaPlatform(WorkerConfig(), host_device())
+    command = initialize(folder, tensor_parallel_size=2, **SMALL)
+    with pytest.raises(StartupError, match="128 query heads share a KV head"):
+        platform.load_model(check(command, platform))
 
 
 def test_quantized_weights_are_not_divided(checkpoint: Checkpoints, tmp_path: Path):

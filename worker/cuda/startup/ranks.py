@@ -10,6 +10,7 @@ import torch
 from kernels.api import WeightForms
 from kernels.cpu.runtime.rank_link import RankLink
 from kernels.triton.attention.attention_sizes import tile_sizes
+from kernels.triton.capabilities import Capability, capability_of
 from pagewire import __version__
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
@@ -41,7 +42,7 @@ def join_devices(
     tensor, stages = group_shape(initialize)
     if tensor * stages == 1:
         return ALONE, None
-    model = _check(initialize, config, tensor, stages)
+    model = _check(initialize, config, tensor, stages, capability_of(device.place))
     starts = divide_stages(config, model, stages) if stages > 1 else ()
     ranks = join(initialize, rank, on_wait, RankLink.plain)
     ranks.check_equal(
@@ -55,8 +56,14 @@ def join_devices(
     return make_device_groups(ranks, tensor, starts, device.place), ranks
 
 
-def _check(initialize: worker_pb2.Initialize, config: ModelConfig, tensor: int, stages: int) -> LanguageModel:
-    """Returns the model, without memory for its weights. Raises StartupError."""
+def _check(
+    initialize: worker_pb2.Initialize,
+    config: ModelConfig,
+    tensor: int,
+    stages: int,
+    capability: Capability,
+) -> LanguageModel:
+    """Returns the model, without memory for its weights. capability: of the devices. Raises StartupError."""
     check_stages(config, stages)
     check_split(config, tensor, initialize.quantization)
     if not isinstance(config, DecoderConfig) or config.bidirectional:
@@ -70,18 +77,17 @@ def _check(initialize: worker_pb2.Initialize, config: ModelConfig, tensor: int, 
             raise StartupError(_WHAT, why, _ALONE)
     model = family_of(config).build(config, Placement(torch.float32, torch.device("meta")))
     if tensor > 1:
-        _check_shared_layers(initialize, config, tensor)
+        _check_shared_layers(initialize, config, tensor, capability)
         check_leaves(model, WeightForms.of(""), tensor)
     return model
 
 
-def _check_shared_layers(initialize: worker_pb2.Initialize, config: DecoderConfig, size: int) -> None:
+def _check_shared_layers(
+    initialize: worker_pb2.Initialize, config: DecoderConfig, size: int, capability: Capability
+) -> None:
     """Raises StartupError for a model whose layers so many GPUs do not share."""
-    name, flag = config.architecture, f"--tensor-parallel-size {size} --device cuda"
+    flag = f"--tensor-parallel-size {size} --device cuda"
     for is_wanted, why in (
-        (any(each is not None for each in config.experts), f"{name} has experts"),
-        (config.latent is not None, f"{name} attends to latents"),
-        (config.has_states, f"layers of {name} keep a state per row"),
         (_is_quantized(Path(initialize.model_path)), "the weights are quantized"),
         (initialize.fast_matmul, "--fast-matmul adds in an order of its own"),
     ):
@@ -90,7 +96,8 @@ def _check_shared_layers(initialize: worker_pb2.Initialize, config: DecoderConfi
     heads, kv_heads = config.num_heads, config.num_kv_heads
     groups = heads // kv_heads, heads // size // max(1, kv_heads // size)
     for dtype in (torch.bfloat16, torch.float32):
-        if len({tile_sizes(group, config.head_dim, dtype) for group in groups}) > 1:
+        sizes = {tile_sizes(each, config.head_dim, dtype, capability=capability) for each in groups}
+        if len(sizes) > 1:
             why = f"{flag}: {groups[0]} query heads share a KV head, which GPUs attend to together"
             raise StartupError(_WHAT, why, f"use --tensor-parallel-size {math.gcd(size, kv_heads)}")
 

@@ -183,7 +183,7 @@ class FusedDecoder(LanguageModel):
         return program.first_rows(len(batch.token_ids))
 
     def end(self, batch: InputBatch) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Returns the hidden states [T, E] of a step that has begun, once they are back at stage 0; and logits
+        """Returns the hidden states [T, E] of a step that has begun, once they are back at stage 0; logits
         [A, V] and chosen tokens [A], as far as it wants them. The next call overwrites them."""
         program = self._program_of_part(Part.END, batch, (), batch.num_logits)
         program.run(batch)

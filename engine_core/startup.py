@@ -223,6 +223,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         whole_media=ready.model.whole_media,
         max_num_encoder_tokens=_max_num_encoder_tokens(config, ready),
         stages=max(1, ready.stages) if config.scheduling == "ahead" else 1,
+        micro_batch_rows=max(1, ready.micro_batch_rows),
     )
 
 

@@ -10,6 +10,8 @@ from kernels.torch_ops import HeadWeight, Ops, PairProducts, RankGroup, Shares
 from kernels.triton.adapters.adapt import adapt, adapt_embeddings, adapt_experts, adapt_heads
 from kernels.triton.adapters.pack import DeviceAdapter
 from kernels.triton.adapters.pairs import AdaptedOrder, with_adapters
+from kernels.triton.attention.attention_sizes import tile_sizes
+from kernels.triton.capabilities import capability_of
 from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
 from kernels.triton.experts.combine import combine, weigh
@@ -164,3 +166,13 @@ class TritonOps(Ops):
         if adapters is None or not isinstance(order, AdaptedOrder):
             return y
         return adapt_experts(y, x, weights.number, adapters, order, by_token)
+
+
+def attends_alike(groups: Sequence[int], head_dim: int, place: torch.device) -> bool:
+    """Returns whether a device attends in tiles of one size, and so with the same bits, where so many query
+    heads share a KV head, for each of these numbers."""
+    capability = capability_of(place)
+    return all(
+        len({tile_sizes(group, head_dim, dtype, capability=capability) for group in groups}) == 1
+        for dtype in (torch.bfloat16, torch.float32)
+    )

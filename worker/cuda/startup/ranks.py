@@ -9,8 +9,7 @@ import torch
 
 from kernels.api import WeightForms
 from kernels.cpu.runtime.rank_link import RankLink
-from kernels.triton.attention.attention_sizes import tile_sizes
-from kernels.triton.capabilities import Capability, capability_of
+from kernels.triton_ops import attends_alike
 from pagewire import __version__
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
@@ -42,7 +41,7 @@ def join_devices(
     tensor, stages = group_shape(initialize)
     if tensor * stages == 1:
         return ALONE, None
-    model = _check(initialize, config, tensor, stages, capability_of(device.place))
+    model = _check(initialize, config, tensor, stages, device.place)
     starts = divide_stages(config, model, stages) if stages > 1 else ()
     ranks = join(initialize, rank, on_wait, RankLink.plain)
     ranks.check_equal(
@@ -61,9 +60,9 @@ def _check(
     config: ModelConfig,
     tensor: int,
     stages: int,
-    capability: Capability,
+    place: torch.device,
 ) -> LanguageModel:
-    """Returns the model, without memory for its weights. capability: of the devices. Raises StartupError."""
+    """Returns the model, without memory for its weights. place: of this rank. Raises StartupError."""
     check_stages(config, stages)
     check_split(config, tensor, initialize.quantization)
     if not isinstance(config, DecoderConfig) or config.bidirectional:
@@ -77,13 +76,13 @@ def _check(
             raise StartupError(_WHAT, why, _ALONE)
     model = family_of(config).build(config, Placement(torch.float32, torch.device("meta")))
     if tensor > 1:
-        _check_shared_layers(initialize, config, tensor, capability)
+        _check_shared_layers(initialize, config, tensor, place)
         check_leaves(model, WeightForms.of(""), tensor)
     return model
 
 
 def _check_shared_layers(
-    initialize: worker_pb2.Initialize, config: DecoderConfig, size: int, capability: Capability
+    initialize: worker_pb2.Initialize, config: DecoderConfig, size: int, place: torch.device
 ) -> None:
     """Raises StartupError for a model whose layers so many GPUs do not share."""
     flag = f"--tensor-parallel-size {size} --device cuda"
@@ -95,11 +94,9 @@ def _check_shared_layers(
             raise StartupError(_WHAT, f"{flag}: {why}", _STAGES)
     heads, kv_heads = config.num_heads, config.num_kv_heads
     groups = heads // kv_heads, heads // size // max(1, kv_heads // size)
-    for dtype in (torch.bfloat16, torch.float32):
-        sizes = {tile_sizes(each, config.head_dim, dtype, capability=capability) for each in groups}
-        if len(sizes) > 1:
-            why = f"{flag}: {groups[0]} query heads share a KV head, which GPUs attend to together"
-            raise StartupError(_WHAT, why, f"use --tensor-parallel-size {math.gcd(size, kv_heads)}")
+    if not attends_alike(groups, config.head_dim, place):
+        why = f"{flag}: {groups[0]} query heads share a KV head, which GPUs attend to together"
+        raise StartupError(_WHAT, why, f"use --tensor-parallel-size {math.gcd(size, kv_heads)}")
 
 
 def _is_quantized(path: Path) -> bool:

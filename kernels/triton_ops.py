@@ -167,12 +167,12 @@ class TritonOps(Ops):
             return y
         return adapt_experts(y, x, weights.number, adapters, order, by_token)
 
-
-def attends_alike(groups: Sequence[int], head_dim: int, place: torch.device) -> bool:
-    """Returns whether a device attends in tiles of one size, and so with the same bits, where so many query
-    heads share a KV head, for each of these numbers."""
-    capability = capability_of(place)
-    return all(
-        len({tile_sizes(group, head_dim, dtype, capability=capability) for group in groups}) == 1
-        for dtype in (torch.bfloat16, torch.float32)
-    )
+    @staticmethod
+    def attends_alike(groups: Sequence[int], head_dim: int, place: torch.device) -> bool:
+        """Returns whether a device attends in tiles of one size, and so with the same bits, where so many query
+        heads share a KV head, for each of these numbers."""
+        capability = capability_of(place)
+        return all(
+            len({tile_sizes(group, head_dim, dtype, capability=capability) for group in groups}) == 1
+            for dtype in (torch.bfloat16, torch.float32)
+        )

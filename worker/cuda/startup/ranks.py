@@ -9,7 +9,7 @@ import torch
 
 from kernels.api import WeightForms
 from kernels.cpu.runtime.rank_link import RankLink
-from kernels.triton_ops import attends_alike
+from kernels.triton_ops import TritonOps
 from pagewire import __version__
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
@@ -94,7 +94,7 @@ def _check_shared_layers(
             raise StartupError(_WHAT, f"{flag}: {why}", _STAGES)
     heads, kv_heads = config.num_heads, config.num_kv_heads
     groups = heads // kv_heads, heads // size // max(1, kv_heads // size)
-    if not attends_alike(groups, config.head_dim, place):
+    if not TritonOps.attends_alike(groups, config.head_dim, place):
         why = f"{flag}: {groups[0]} query heads share a KV head, which GPUs attend to together"
         raise StartupError(_WHAT, why, f"use --tensor-parallel-size {math.gcd(size, kv_heads)}")
 

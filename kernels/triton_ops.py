@@ -169,8 +169,8 @@ class TritonOps(Ops):
 
     @staticmethod
     def attends_alike(groups: Sequence[int], head_dim: int, place: torch.device) -> bool:
-        """Returns whether a device attends in tiles of one size, and so with the same bits, where so many query
-        heads share a KV head, for each of these numbers."""
+        """Returns whether a device attends in tiles of one size, and so with the same bits, where so many
+        query heads share a KV head, for each of these numbers."""
         capability = capability_of(place)
         return all(
             len({tile_sizes(group, head_dim, dtype, capability=capability) for group in groups}) == 1

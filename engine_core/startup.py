@@ -223,6 +223,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         whole_media=ready.model.whole_media,
         max_num_encoder_tokens=_max_num_encoder_tokens(config, ready),
         stages=max(1, ready.stages) if config.scheduling == "ahead" else 1,
+        micro_batch_rows=max(1, ready.micro_batch_rows),
     )
 
 
@@ -232,9 +233,12 @@ def _encoder_cache_tokens(config: EngineConfig, ready: Ready) -> int:
 
 
 def _max_num_encoder_tokens(config: EngineConfig, ready: Ready) -> int:
-    """Returns how many vectors of media a step encodes, which by default take as long as its tokens."""
-    of_a_step = config.max_num_batched_tokens // max(1, ready.tokens_per_vector)
-    return config.max_num_encoder_tokens or max(1, of_a_step)
+    """Returns how many vectors of media a step encodes, which by default take half as long as its tokens: a
+    step that has both takes 1.5 times as long."""
+    tokens = config.max_num_batched_tokens
+    if ready.tokens_per_vector:
+        tokens = max(1, tokens // 2 // ready.tokens_per_vector)
+    return config.max_num_encoder_tokens or tokens
 
 
 def _whole_item_room(config: EngineConfig) -> int:

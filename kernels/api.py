@@ -18,7 +18,6 @@ from kernels.cpu.matmul.int8 import QuantizedWeight as QuantizedWeight
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.program.program import CannotRecord as CannotRecord
-from kernels.cpu.program.program import Computed as Computed
 from kernels.cpu.program.program import StepProgram as StepProgram
 from kernels.cpu.program.recording import RecordingOps as RecordingOps
 from kernels.cpu.runtime.arena import Arena as Arena

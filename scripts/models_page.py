@@ -84,9 +84,9 @@ is served from a checkpoint without files that say what pixels become, and, of L
 over several stages.
 
 `tests/worker/vision` makes random weights with `transformers` in several shapes of each family (the number is
-in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 has none), vectors and
-logits (1e-4 of their range) and greedy tokens; and bits of a prompt alone, in chunks, beside others,
-preempted, and on several ranks. Text has the bits of the decoder without the encoder.
+in the table) and compares pixels (bit for bit, with its backend of Pillow; Llama 4 and Gemma 4 12B have
+none), vectors and logits (1e-4 of their range) and greedy tokens; and bits of a prompt alone, in chunks,
+beside others, preempted, and on several ranks. Text has the bits of the decoder without the encoder.
 
 | architecture | towers, by `vision_config.model_type` | shapes |
 | --- | --- | ---: |

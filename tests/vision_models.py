@@ -92,6 +92,15 @@ _QWEN_VIDEOS = _QWEN_IMAGES | {
 }
 del _QWEN_VIDEOS["image_processor_type"]
 _PIXTRAL_IMAGES = _PROCESSOR | _CLIP_NORM | {"image_processor_type": "PixtralImageProcessor"}
+_GEMMA4_TOKENS = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"}
+_GEMMA4_IMAGES = _PROCESSOR | {
+    "do_normalize": False,
+    "image_mean": [0.0, 0.0, 0.0],
+    "image_std": [1.0, 1.0, 1.0],
+    "patch_size": 4,
+    "pooling_kernel_size": 2,
+    "max_soft_tokens": 70,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llava": {
@@ -316,18 +325,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
         | {"sliding_window": 9, "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 340},
         "fields": {"audio_config": None},
         "image_id": "image_token_id",
-        "tokens": {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"},
-        "images": _PROCESSOR
-        | {
-            "image_processor_type": "Gemma4ImageProcessor",
-            "do_normalize": False,
-            "image_mean": [0.0, 0.0, 0.0],
-            "image_std": [1.0, 1.0, 1.0],
-            "patch_size": 4,
-            "pooling_kernel_size": 2,
-            "max_soft_tokens": 70,
-        },
+        "tokens": _GEMMA4_TOKENS,
+        "images": _GEMMA4_IMAGES | {"image_processor_type": "Gemma4ImageProcessor"},
         "processor": {"processor_class": "Gemma4Processor", "image_seq_length": 70},
+    },
+    "gemma4_unified": {
+        "class": "Gemma4Unified",
+        "tower": {},
+        "vision": {"model_type": "gemma4_unified_vision", "patch_size": 4, "pooling_kernel_size": 2}
+        | {"mm_embed_dim": 40, "output_proj_dims": 40, "mm_posemb_size": 80, "initializer_range": 0.25},
+        "text": {"model_type": "gemma4_unified_text", "head_dim": 16, "global_head_dim": 24}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+        | {"num_hidden_layers": 3, "sliding_window": 3},
+        "fields": {"audio_config": None},
+        "image_id": "image_token_id",
+        "tokens": _GEMMA4_TOKENS,
+        "images": _GEMMA4_IMAGES | {"image_processor_type": "Gemma4UnifiedImageProcessor"},
+        "processor": {"processor_class": "Gemma4UnifiedProcessor", "image_seq_length": 70},
     },
 }
 """By family: the prefix of its classes in transformers, fields of its configurations, and what its files say
@@ -337,7 +351,11 @@ of images."""
 def placeholder(family: str) -> str:
     """Returns the token that templates have once per image."""
     tokens: dict[str, str] = FAMILIES[family]["tokens"]
-    return vector_token(family) if family == "gemma4" else tokens.get("boi_token") or vector_token(family)
+    return (
+        vector_token(family)
+        if family.startswith("gemma4")
+        else tokens.get("boi_token") or vector_token(family)
+    )
 
 
 def vector_token(family: str) -> str:
@@ -367,7 +385,7 @@ def make_vision_model(
     tokenizer = make_tokenizer(WORDS)
     tokenizer.add_special_tokens(list(tokens.values()))
     config = getattr(transformers, f"{prefix}Config")(
-        vision_config=_part(_TOWER | made["vision"] | dict(vision or {})),
+        vision_config=_part(made.get("tower", _TOWER) | made["vision"] | dict(vision or {})),
         text_config=_part(
             _TEXT | {"vocab_size": tokenizer.get_vocab_size()} | made["text"] | dict(text or {})
         ),

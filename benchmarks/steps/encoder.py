@@ -148,7 +148,7 @@ def compare_steps(options: Any) -> None:
 
 def vectors_of_step(ready: Any) -> int:
     """Returns how many vectors a step encodes by default (--max-num-encoder-tokens)."""
-    return max(1, STEP_TOKENS // max(1, ready.tokens_per_vector))
+    return max(1, STEP_TOKENS // 2 // max(1, ready.tokens_per_vector))
 
 
 def main() -> None:

@@ -77,6 +77,7 @@ class Scheduler:
         max_num_encoder_tokens: int = 0,
         whole_media: bool = False,
         stages: int = 1,
+        micro_batch_rows: int = 1,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
@@ -84,7 +85,7 @@ class Scheduler:
         adapter_turn: see AdapterSlots. whole_prompts: see StepPlanner; needs prefix_cache = False and
         num_host_blocks = 0. encoder_cache_tokens, max_num_encoder_tokens: see EncoderCache; 0:
         max_num_batched_tokens. whole_media: see EncoderCache; no item has more tokens than a step has beside
-        one of each other row. stages: see MicroBatches."""
+        one of each other row. stages, micro_batch_rows: see MicroBatches."""
         assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
@@ -124,6 +125,7 @@ class Scheduler:
             whole_prompts=whole_prompts,
             encoder=self.encoder,
             stages=stages,
+            micro_batch_rows=micro_batch_rows,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput

@@ -2,7 +2,7 @@
 
 from frontend.media.family import ImageFamily, ImageFiles, NotServed
 from frontend.media.gemma3 import Gemma3
-from frontend.media.gemma4 import Gemma4
+from frontend.media.gemma4 import Gemma4, Gemma4Unified
 from frontend.media.idefics3 import Idefics3
 from frontend.media.internvl import InternVL
 from frontend.media.llama4 import Llama4
@@ -14,6 +14,7 @@ from frontend.media.qwen_vl import QwenVL
 _KNOWN: dict[tuple[str, str], type[ImageFamily]] = {
     ("gemma3", "Gemma3ImageProcessor"): Gemma3,
     ("gemma4", "Gemma4ImageProcessor"): Gemma4,
+    ("gemma4_unified", "Gemma4UnifiedImageProcessor"): Gemma4Unified,
     ("idefics3", "Idefics3ImageProcessor"): Idefics3,
     ("internvl", "GotOcr2ImageProcessor"): InternVL,
     ("llama4", "Llama4ImageProcessor"): Llama4,

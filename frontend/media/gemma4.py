@@ -4,7 +4,7 @@ from math import floor, sqrt
 
 from PIL import Image
 
-from frontend.media.family import Cut, ImageFiles, NotServed, Vectors, require_resize
+from frontend.media.family import Cut, ImageFiles, NotServed, Settings, Vectors, require_resize
 
 _BICUBIC = 3
 _BUDGETS = (70, 140, 280, 560, 1120)
@@ -28,10 +28,15 @@ class Gemma4:
         self._most = images.whole("max_soft_tokens", 280)
         if self._most not in _BUDGETS:
             raise NotServed(f"{images.name}: max_soft_tokens is {self._most}, which is none of {_BUDGETS}")
-        rows = vision.whole("position_embedding_size", 10240)
-        if self._most * made["pooling_kernel_size"] > rows:
-            raise NotServed(f"the encoder has positions of {rows} rows and columns, and images may have more")
+        if self._most > self._most_rows(vision, made["pooling_kernel_size"]):
+            raise NotServed("images may have more rows or columns than the encoder has positions of")
         self._side = made["patch_size"] * made["pooling_kernel_size"]
+
+    @staticmethod
+    def _most_rows(vision: Settings, patches: int) -> int:
+        """Returns of how many rows and columns of vectors the encoder has positions. patches: of a side of
+        what becomes a vector."""
+        return vision.whole("position_embedding_size", 10240) // patches
 
     def cut(self, image: Image.Image) -> Cut:
         """Resizes an RGB image."""
@@ -48,3 +53,11 @@ class Gemma4:
         if not columns:
             return min(height // width, self._most), 1
         return rows, columns
+
+
+class Gemma4Unified(Gemma4):
+    """Gemma4UnifiedImageProcessor of transformers, with Pillow's resizing."""
+
+    @staticmethod
+    def _most_rows(vision: Settings, patches: int) -> int:
+        return vision.whole("mm_posemb_size", 1120)

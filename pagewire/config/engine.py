@@ -160,7 +160,7 @@ class EngineConfig(ModelConfig, NodesConfig):
     )
     max_num_encoder_tokens: int = flag(
         0,
-        "image vectors that a step encodes, except for one larger image; 0: as long as its tokens take",
+        "image vectors that a step encodes, except for one larger image; 0: half as long as its tokens take",
         at_least=0,
         at_most=MAX_COUNT,
     )

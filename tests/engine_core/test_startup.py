@@ -204,8 +204,8 @@ def test_the_context_is_capped_by_the_pool() -> None:
     ("flags", "largest", "tokens", "cache", "budget"),
     [
         ({}, 0, 0, 2048, 2048),
-        ({}, 4096, 1, 4096, 2048),
-        ({"max_num_batched_tokens": 512}, 576, 10, 576, 51),
+        ({}, 4096, 1, 4096, 1024),
+        ({"max_num_batched_tokens": 512}, 576, 10, 576, 25),
         ({"max_num_batched_tokens": 512}, 576, 1000, 576, 1),
         ({"encoder_cache_tokens": 100, "max_num_encoder_tokens": 9}, 576, 10, 100, 9),
     ],

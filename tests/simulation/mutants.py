@@ -562,6 +562,7 @@ _FIRST = {
     "a stream goes on with what its name stands for": 31,
     "a rank begins a step that others do not have": 7,
     "ranks do not leave their core together": 7,
+    "a victim begins before its token is known": 82,
     "vectors that a step needs are forgotten": 59,
 }
 """Seeds that have found them, which are tried first: those before them found nothing."""

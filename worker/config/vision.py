@@ -21,7 +21,7 @@ class TowerConfig:
 
     kind: str  # model_type of vision_config
     hidden_size: int
-    num_layers: int  # blocks of the checkpoint
+    num_layers: int  # blocks of the checkpoint; 0: the tower is what they would read
     num_heads: int
     intermediate_size: int
     activation: str
@@ -39,6 +39,8 @@ class TowerConfig:
     buckets_positions: bool = False  # a patch's row of that table is computed from fractions of a side
     interpolates_positions: bool = False  # that table is stretched over an image's rows and columns
     position_rows: int = 0  # rows of two tables, of a patch's column and of its row, in place of it; 0: none
+    paired_positions: bool = False  # those two are stored as one, row beside row
+    patch_norms: bool = False  # patches are normed before they are multiplied, and behind that
     rotary_theta: float | None = None  # rows and columns rotate queries and keys; None: they do not
     equal_frequencies: bool = False  # columns turn by those of rows; else by those between them
     rotates_pairs: bool = False  # two values side by side turn, first by columns; both are numbered from 1
@@ -92,7 +94,8 @@ class ProjectorConfig:
     merging_linear: bool = False  # a square becomes a vector of the tower's width first
     layer_norm_eps: float | None = None  # of a layer norm of squares; None: none
     average_eps: float | None = None  # of the norm of averages; None: a square is all values of its patches
-    pooled_eps: float | None = None  # averages times the root of the tower's width are normed; None: not
+    pooled_eps: float | None = None  # averages times a factor are normed; None: not
+    pooled_factor: float = 1.0
     standardized: bool = False  # before that norm they are (x - bias) * scale, channel by channel
     activation: str | None = None  # None: one linear layer
     inner_square: bool = False  # the first of two linear layers keeps the width of a square

@@ -419,7 +419,7 @@ class EndedOutputs(CpuOutputs):
 
     def __init__(self, model: FusedDecoder, sampler: Sampler, rows: RowTable, batch: StepBatch) -> None:
         """Waits for the last stage."""
-        hidden, self._computed = model.end(batch)
+        hidden, self._logits_of_program, self._tokens = model.end(batch)
         super().__init__(model, sampler, rows, batch, hidden)
 
     def sample(
@@ -429,11 +429,11 @@ class EndedOutputs(CpuOutputs):
             return super().sample(rows, index, logprobs)
 
     def _sampled_logits(self) -> torch.Tensor:
-        computed = self._computed.logits
+        computed = self._logits_of_program
         return super()._sampled_logits() if computed is None else computed
 
     def _chosen_tokens(self) -> torch.Tensor | None:
-        return self._computed.tokens
+        return self._tokens
 
 
 class BegunOnCpu:

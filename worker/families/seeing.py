@@ -11,7 +11,8 @@
     Gemma 3              SigLIP with a norm behind it, averages of squares, a norm, and a product; tokens of
                          an image see one another
     Gemma 4              its tower, averages of squares, a norm, and a product; its own decoder, in whose
-                         layers with windows tokens of an image see one another in some checkpoints
+                         layers with windows tokens of an image see one another in some checkpoints. 12B has
+                         larger patches, a product and norms in place of the tower
 
 An entry says how fields of config.json are read and what the checkpoint calls the parts.
 """
@@ -19,6 +20,7 @@ An entry says how fields of config.json are read and what the checkpoint calls t
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from worker.families.normed.gemma import UNUSED_BESIDE_IMAGES
 from worker.families.towers import (
     BUCKETING_SIGLIP,
     CLIP,
+    GEMMA4_EMBEDDER,
     GEMMA4_VIT,
     INTERN_VIT,
     LLAMA4_VIT,
@@ -275,10 +278,16 @@ def _read_gemma4(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> d
         "projector": ProjectorConfig(
             merge=fields.integer("pooling_kernel_size", 3, most=_MOST_MERGED),
             pooled_eps=tower.norm_eps,
+            pooled_factor=tower.hidden_size**0.5,
             standardized=fields.boolean("standardize", False),
             bias=False,
         ),
     }
+
+
+def _read_gemma4_unified(whole: Fields, tower: TowerConfig, decoder: DecoderConfig) -> dict[str, Any]:
+    eps = whole.object("vision_config").number("rms_norm_eps", 1e-6)
+    return {"features": (0,), "projector": ProjectorConfig(pooled_eps=eps, bias=False)}
 
 
 _MOST_MERGED = 64
@@ -512,9 +521,18 @@ GEMMA4 = SeeingFamily(
     read_most_pixels=read_soft_tokens,
     whole_images=lambda fields, window: window is not None and fields.value(BIDIRECTIONAL) == "vision",
 )
+GEMMA4_UNIFIED = replace(
+    GEMMA4,
+    towers={"gemma4_unified_vision": GEMMA4_EMBEDDER},
+    read=_read_gemma4_unified,
+    decoder="gemma4_unified_text",
+    tower="model.vision_embedder",
+    read_pixels=partial(read_pixels, normalizes=False),
+)
 SEEING = {
     "Gemma3ForConditionalGeneration": GEMMA3,
     "Gemma4ForConditionalGeneration": GEMMA4,
+    "Gemma4UnifiedForConditionalGeneration": GEMMA4_UNIFIED,
     "Idefics3ForConditionalGeneration": IDEFICS3,
     "InternVLForConditionalGeneration": INTERNVL,
     "Llama4ForConditionalGeneration": LLAMA4,
@@ -529,7 +547,7 @@ SEEING = {
     "SmolVLMForConditionalGeneration": SMOLVLM,
 }
 """By the names that config.json gives under `architectures`."""
-DEFAULT_SIZES: dict[str, dict[str, int]] = {
+DEFAULT_SIZES: dict[str, dict[str, int | str]] = {
     "gemma3_text": {
         "vocab_size": 262208,
         "hidden_size": 2304,
@@ -537,6 +555,12 @@ DEFAULT_SIZES: dict[str, dict[str, int]] = {
         "num_hidden_layers": 26,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
+    },
+    "gemma4_unified_text": {
+        "hidden_size_per_layer_input": 0,
+        "max_position_embeddings": 262144,
+        "sliding_window": 1024,
+        BIDIRECTIONAL: "vision",
     },
     "llama": {
         "vocab_size": 32000,

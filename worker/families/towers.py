@@ -8,7 +8,8 @@ Qwen-VL      images of any size, rotary positions by row and column, patches of 
              positions that are stretched over the image
 InternViT    a class token, learned positions, scales of what each part of a block adds
 Gemma 4      images of any size, learned vectors of rows and columns, which turn queries and keys, too, norms
-             around the parts of a block; products may be clipped
+             around the parts of a block; products may be clipped. That of 12B has no blocks, and larger
+             patches
 Llama 4      a class token behind the patches, learned positions and rotary ones by column and row, norms
              before and behind the blocks
 """
@@ -505,4 +506,53 @@ GEMMA4_VIT = TowerFamily(
         *("pooling_kernel_size", "standardize"),
     ),
     spelled={"hidden_act": "hidden_activation"},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedderFamily(TowerFamily):
+    """What has no blocks: each patch becomes a vector by itself. A patch is a square of smaller ones."""
+
+    def _read_sizes(self, fields: Fields) -> dict[str, Any]:
+        width, merge = (self.spelled[name] for name in ("hidden_size", "merge"))
+        side = fields.integer("patch_size", self.sizes["patch_size"])
+        side *= fields.integer(merge, self.sizes["merge"], times=side)
+        return {
+            "hidden_size": fields.integer(width, self.sizes["hidden_size"]),
+            **{"num_heads": 1, "num_layers": 0, "intermediate_size": 0, "activation": self.activation},
+            **{"patch_size": side, "image_size": side},
+        }
+
+
+def _read_gemma4_embedder(fields: Fields, sizes: dict[str, Any]) -> TowerConfig:
+    fields.expect("model_patch_size", sizes["patch_size"])
+    fields.expect("output_proj_dims", sizes["hidden_size"], f"mm_embed_dim is {sizes['hidden_size']}")
+    return TowerConfig(
+        **sizes,
+        norm_eps=1e-5,
+        any_size=True,
+        patch_bias=True,
+        patch_norms=True,
+        flat_patches=True,
+        channels_last=True,
+        position_rows=fields.integer("mm_posemb_size", 1120, most=_MOST_PATCHES),
+        paired_positions=True,
+        first_norm=True,
+    )
+
+
+GEMMA4_EMBEDDER = EmbedderFamily(
+    read=_read_gemma4_embedder,
+    sizes={"hidden_size": 3840, "patch_size": 16, "merge": 3},
+    activation="",
+    names={
+        "patch_norm": ("patch_ln1",),
+        "patches": ("patch_dense",),
+        "patch_output_norm": ("patch_ln2",),
+        "positions": ("pos_embedding",),
+        "first_norm": ("pos_norm",),
+    },
+    layers=r"(?!)",
+    harmless=("rms_norm_eps", "num_soft_tokens"),
+    spelled={"hidden_size": "mm_embed_dim", "merge": "pooling_kernel_size"},
 )

@@ -59,6 +59,10 @@ from worker.weights.prefault import WeightsMemory
 logger = logging.getLogger(__name__)
 
 
+_MICRO_BATCH_ROWS = 4
+"""A step of fewer reads the weights for as long."""
+
+
 class CpuPlatform(Platform[CpuBackend]):
     """The CPU cores of this process."""
 
@@ -278,7 +282,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
     def finish(self, executor: StepExecutor[CpuBackend], ready: worker_pb2.Ready) -> None:
         ready.num_threads = torch.get_num_threads()
         if self.plan.speculation is None:
-            ready.stages = executor.backend.stages
+            ready.stages, ready.micro_batch_rows = executor.backend.stages, _MICRO_BATCH_ROWS
         logger.info(
             "%s%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
             self.groups.describe(self.plan.config.num_layers),

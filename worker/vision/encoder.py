@@ -80,14 +80,14 @@ class Projector(Layer):
 class PoolingProjector(Layer):
     """Hidden states of patches -> vectors of a decoder, by averages of squares; see ProjectorConfig.
 
-    What is as large as the root of the width is float32, as with transformers.
+    What is as large as the factor is float32, as with transformers.
     """
 
     def __init__(self, config: ProjectorConfig, tower_width: int, width: int, place: Placement) -> None:
         """width: of the decoder."""
         super().__init__()
         assert config.pooled_eps is not None
-        self._side, self._root, self._dtype = config.merge, tower_width**0.5, place.dtype
+        self._side, self._factor, self._dtype = config.merge, config.pooled_factor, place.dtype
         self.bias = self.scale = None
         if config.standardized:
             self.bias, self.scale = (LearnedVectors((tower_width,), place) for _ in range(2))
@@ -96,7 +96,7 @@ class PoolingProjector(Layer):
 
     def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
         """[N, E of the tower] -> [n, E]. grid: rows and columns of patches."""
-        x = averages(x, grid, self._side).float() * self._root
+        x = averages(x, grid, self._side).float() * self._factor
         if self.bias is not None and self.scale is not None:
             x = (x - self.bias.vectors.float()) * self.scale.vectors.float()
         return self.up(self.norm(x.to(self._dtype)), batch_of(len(x), x.device))

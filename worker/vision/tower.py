@@ -36,6 +36,12 @@ class Tower(Layer):
             frames=config.frames,
             as_matrix=config.flat_patches or config.channels_last,
         )
+        self.patch_norm = self.patch_output_norm = None
+        if config.patch_norms:
+            sizes = 3 * config.patch_size**2, width
+            self.patch_norm, self.patch_output_norm = (
+                LayerNorm(each, config.norm_eps, place) for each in sizes
+            )
         batch = (1,) if config.stored_as_batch else ()
         self.class_token = self.positions = None
         if config.class_token:
@@ -44,7 +50,8 @@ class Tower(Layer):
             count = config.patches_per_side**2 + config.class_token
             self.positions = LearnedVectors((*batch, count, width), place)
         elif config.position_rows:
-            self.positions = LearnedVectors((2, config.position_rows, width), place)
+            tables = (config.position_rows, 2) if config.paired_positions else (2, config.position_rows)
+            self.positions = LearnedVectors((*tables, width), place)
         self._rows_of_positions: torch.Tensor | None = None
         if config.buckets_positions:
             self._rows_of_positions = bucketed_positions(config.patches_per_side).to(place.device)
@@ -54,7 +61,8 @@ class Tower(Layer):
 
     def forward(self, patches: torch.Tensor, grid: tuple[int, int]) -> dict[int, torch.Tensor]:
         """[N, 3 * F * P * P] of an image -> by number of a block, the states behind it, [N, E] each, behind
-        or before the class token's, if there is one. grid: rows and columns of patches."""
+        or before the class token's, if there is one; 0: the input of the first one. grid: rows and columns of
+        patches."""
         x, residual = self._embed(patches, grid), None
         batch, rotation = batch_of(len(x), x.device), self._rotation(*grid, x.device)
         order, lengths = None, torch.empty(0)
@@ -62,7 +70,7 @@ class Tower(Layer):
             order, lengths = windows(*grid, self.config.window)
             order = order.to(x.device)
             x, rotation = x[order], None if rotation is None else replace(rotation, index=order)
-        found: dict[int, torch.Tensor] = {}
+        found = {0: x} if 0 in self._features else {}
         for number, layer in enumerate(self.blocks, start=1):
             assert isinstance(layer, AnyBlock)
             windowed = order is not None and number - 1 not in self.config.full_layers
@@ -75,14 +83,15 @@ class Tower(Layer):
 
     def _embed(self, patches: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
         """[N, 3 * F * P * P] -> the input of the first block, [N, E]."""
-        x = self.patches.product(patches)
+        x = self.patches.product(patches if self.patch_norm is None else self.patch_norm(patches))
+        x = x if self.patch_output_norm is None else self.patch_output_norm(x)
         if self.class_token is not None:
             both = (x, self.class_token.vectors)
             x = torch.cat(both if self.config.class_last else both[::-1])
         if self.positions is not None:
             table, rows = self.positions.vectors, self._rows_of_positions
             if self.config.position_rows:
-                x = x + summed_positions(table, *grid)
+                x = x + summed_positions(table, *grid, paired=self.config.paired_positions)
             elif self.config.interpolates_positions:
                 x = x + interpolated_positions(table, *grid).to(x.dtype)
             else:
@@ -177,10 +186,10 @@ def windows(rows: int, columns: int, side: int) -> tuple[torch.Tensor, torch.Ten
     return window.argsort(stable=True), window.bincount()
 
 
-def summed_positions(table: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Adds the vectors of columns, the first half of a table [2 * n, E], and those of rows, the other half ->
-    [rows * columns, E]."""
-    of_columns, of_rows = table.chunk(2)
+def summed_positions(table: torch.Tensor, rows: int, columns: int, *, paired: bool = False) -> torch.Tensor:
+    """Adds the vectors of columns, the first half of a table [2 * n, E], and those of rows, the other half;
+    paired: the two of each number stand side by side. Returns [rows * columns, E]."""
+    of_columns, of_rows = (table[::2], table[1::2]) if paired else table.chunk(2)
     return (of_columns[None, :columns] + of_rows[:rows, None]).flatten(0, 1)
 
 

@@ -34,7 +34,8 @@ class Bursts:
         counts = result.sample_counts or plan.counts
         steps = max(counts, default=0)
         if len(plan.sample_rows) == len(plan.rows) and sum(counts) == steps * len(plan.rows):
-            self._rows, self._step_seconds = len(plan.rows), result.duration_us / 1e6 / steps
+            of_group = 2 if plan.micro_batch else 1  # all rows take longer, at most so many times as long
+            self._rows, self._step_seconds = len(plan.rows), of_group * result.duration_us / 1e6 / steps
 
     @property
     def are_short(self) -> bool:

@@ -21,9 +21,10 @@ from engine_core.step.plan import Plan
 class MicroBatches:
     """Deals running sequences to the plans of a worker with stages."""
 
-    def __init__(self, stages: int) -> None:
-        """stages: that compute at the same time; 1: all rows are in every plan."""
-        self._stages = stages
+    def __init__(self, stages: int, least_rows: int) -> None:
+        """stages: that compute at the same time; 1: all rows are in every plan. least_rows: of a group; a
+        step of fewer takes as long."""
+        self._stages, self._least_rows = stages, least_rows
         self.width = 1
         """Plans that the worker can compute at the same time, as they are dealt now."""
         self._turn = 0  # the group of the last plan
@@ -36,7 +37,7 @@ class MicroBatches:
         if self._together:
             return running
         decoding = [each for each in running if each.is_decoding]
-        count = min(self._stages, len(decoding))
+        count = min(self._stages, len(decoding) // self._least_rows)
         if count <= 1:
             return running
         self.width = count

@@ -163,12 +163,13 @@ class StepPlanner:
         whole_prompts: bool,
         encoder: EncoderCache,
         stages: int,
+        micro_batch_rows: int,
     ) -> None:
-        """whole_prompts: a sequence begins in a step that computes all of its tokens. stages: see
-        MicroBatches."""
+        """whole_prompts: a sequence begins in a step that computes all of its tokens. stages,
+        micro_batch_rows: see MicroBatches."""
         self.slots = SlotAllocator(states)
         self.bursts = Bursts(self.slots, burst_seconds)
-        self.micro_batches = MicroBatches(stages)
+        self.micro_batches = MicroBatches(stages, micro_batch_rows)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(states)
         self.adapter_slots = AdapterSlots(states, max_adapters_per_step, adapter_turn)

@@ -192,7 +192,7 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts", "adapters", "eos_origins", "weights_digest", "transfer_address", "transfer_block_bytes", "max_item_vectors", "tokens_per_vector", "stages")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts", "adapters", "eos_origins", "weights_digest", "transfer_address", "transfer_block_bytes", "max_item_vectors", "tokens_per_vector", "stages", "micro_batch_rows")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,7 @@ class Ready(_message.Message):
     MAX_ITEM_VECTORS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_VECTOR_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
@@ -239,7 +240,8 @@ class Ready(_message.Message):
     max_item_vectors: int
     tokens_per_vector: int
     stages: int
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterLoaded, _Mapping]]] = ..., eos_origins: _Optional[_Iterable[str]] = ..., weights_digest: _Optional[bytes] = ..., transfer_address: _Optional[str] = ..., transfer_block_bytes: _Optional[int] = ..., max_item_vectors: _Optional[int] = ..., tokens_per_vector: _Optional[int] = ..., stages: _Optional[int] = ...) -> None: ...
+    micro_batch_rows: int
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterLoaded, _Mapping]]] = ..., eos_origins: _Optional[_Iterable[str]] = ..., weights_digest: _Optional[bytes] = ..., transfer_address: _Optional[str] = ..., transfer_block_bytes: _Optional[int] = ..., max_item_vectors: _Optional[int] = ..., tokens_per_vector: _Optional[int] = ..., stages: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ...) -> None: ...
 
 class KeptCache(_message.Message):
     __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")

@@ -33,6 +33,7 @@ SIZES = [
 PROCESSOR = {
     "Gemma3": "gemma3.processing_gemma3",
     "Gemma4": "gemma4.processing_gemma4",
+    "Gemma4Unified": "gemma4_unified.processing_gemma4_unified",
     "Idefics3": "idefics3.processing_idefics3",
     "InternVL": "internvl.processing_internvl",
     "Llama4": "llama4.processing_llama4",
@@ -55,11 +56,11 @@ def sizes_of(family: str) -> list[tuple[int, int]]:
 
 def judge(folder: Path) -> Any:
     """Returns transformers' image processor that computes with Pillow; Llama 4 has no other than that of
-    torchvision."""
+    torchvision. That of Gemma 4 12B prepares the pixels of Gemma 4's."""
     values = read(folder, "preprocessor_config.json")
     if values["image_processor_type"] == "Llama4ImageProcessor":
         return Llama4Judge(values)
-    kind = getattr(transformers, values["image_processor_type"] + "Pil")
+    kind = getattr(transformers, values["image_processor_type"].replace("Unified", "") + "Pil")
     return kind.from_dict(values)
 
 

@@ -171,6 +171,47 @@ def test_a_step_that_not_all_ranks_have_is_begun_by_none():
     assert on_each(lambda rank: ranks[rank].begin_step()) == [None, None]
 
 
+def test_a_micro_batch_begins_while_others_compute():
+    """As soon as all ranks have its plan. One that some have alone is dropped when the core is lost."""
+    first, other = make_ranks()
+    for rank in (first, other):
+        rank.announce_plan()
+    first.begin_step(micro_batch=True)  # the other one has begun none
+    first.announce_plan()
+
+    def go_on(rank: int) -> None:
+        if rank == 0:
+            with pytest.raises(EngineGone):
+                first.begin_step(micro_batch=True)
+        else:
+            other.begin_step(micro_batch=True)
+        (first, other)[rank].leave_core()
+
+    assert on_each(go_on) == [None, None]
+    for rank in (first, other):
+        rank.announce_plan()
+    first.begin_step(micro_batch=True)
+
+
+def test_what_is_sent_begins_anew_with_the_next_core():
+    """Whatever the last one has left under way."""
+    memory, members = mmap.mmap(-1, 2 * RankLink.num_bytes(2)), (0, 1)
+    ranks = [Ranks(RankLink(memory, rank, 2), ignore) for rank in members]
+    for rank in ranks:
+        rank.make_parts([members])
+    first, other = (rank.parts[members] for rank in ranks)
+    x, found = torch.ones(4), torch.zeros(4)
+    first.send(x.data_ptr(), x.nbytes)
+    assert other.has_arrived()
+    assert on_each(lambda rank: ranks[rank].leave_core()) == [None, None]
+    assert not other.has_arrived()
+    for number in range(3):
+        x.fill_(number)
+        first.send(x.data_ptr(), x.nbytes)
+        other.receive(found.data_ptr(), found.nbytes)
+        assert torch.equal(x, found)
+
+
 def test_ranks_that_are_not_alike_are_named():
     ranks = make_ranks(3)
     facts = [{"pagewire": "1.0", "dtype": each} for each in ("auto", "auto", "float32")]

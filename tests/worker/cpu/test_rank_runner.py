@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult
+from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult, WorkerCommand, WorkerMessage
 from worker.channel import EngineGone
 from worker.cpu.rank_memory import Ranks
 from worker.cpu.rank_runner import RankRunner, of_rank
@@ -42,6 +42,35 @@ def test_a_step_begins_when_all_ranks_have_it():
     with pytest.raises(EngineGone):
         made.launch(StepPlan(step=2))
     assert order == ["agreed", "launched"] and not ranks.abort.called
+
+
+class Arriving:
+    """Commands that have arrived, and the end of their core."""
+
+    def __init__(self, steps: int) -> None:
+        self.commands = [WorkerCommand(step_plan=StepPlan(step=step)) for step in range(steps)]
+
+    def send(self, message: WorkerMessage) -> None:
+        raise AssertionError("nothing is sent")
+
+    def has_command(self) -> bool:
+        return True
+
+    def receive(self, seconds: float | None) -> WorkerCommand:
+        if not self.commands:
+            raise EngineGone
+        return self.commands.pop(0)
+
+
+def test_plans_are_announced_as_soon_as_they_arrive():
+    """And those that have arrived are taken when their core is gone: others may begin them."""
+    made, _, ranks = make(0)
+    commands = made.announcing(Arriving(3))
+    assert commands.receive(None).step_plan.step == 0
+    assert ranks.announce_plan.call_count == 3 and commands.has_command()
+    assert [commands.receive(0.0).step_plan.step for _ in range(2)] == [1, 2]
+    with pytest.raises(EngineGone):
+        commands.receive(0.0)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

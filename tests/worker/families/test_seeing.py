@@ -82,6 +82,8 @@ def edited(folder: Path, target: Path, file: str = "config.json", **changes: Any
         ("gemma4", {"vision_config__hidden_activation": "swiglu"}, "hidden_activation"),
         ("gemma4", {"text_config__model_type": "gemma3_text"}, "no decoder of that type"),
         ("gemma4", {"text_config__pad_token_id": 340}, "vocab_size_per_layer_input"),
+        ("gemma4_unified", {"vision_config__output_proj_dims": 48}, "mm_embed_dim is 40"),
+        ("gemma4_unified", {"vision_config__hidden_act": "gelu"}, "hidden_act"),
         ("internvl", {"downsample_ratio": 0.4}, "downsample_ratio"),
         ("llama4", {"vision_config__pixel_shuffle_ratio": 0.3}, "pixel_shuffle_ratio"),
         ("llama4", {"vision_config__intermediate_size": 120}, "have 128 values"),
@@ -166,6 +168,9 @@ def test_layers_in_which_images_are_seen_whole(folders: dict[str, Path], tmp_pat
     fields = {"text_config__use_bidirectional_attention": "vision"}
     folder = edited(folders["gemma4"], tmp_path / "edited", **fields)
     assert read_model_config(folder).whole_images == (True, False) * 2
+    fields = {"text_config__use_bidirectional_attention": None, "text_config__sliding_window": None}
+    unsaid = read_model_config(edited(folders["gemma4_unified"], tmp_path / "unsaid", **fields))
+    assert unsaid.whole_images == (False, True, False) and unsaid.windows == (None, 1024, None)
 
 
 def test_bounds_may_be_infinite_and_no_number_may_be_none(folders: dict[str, Path], tmp_path: Path):
@@ -193,11 +198,24 @@ def test_sizes_that_published_files_leave_out(folders: dict[str, Path], tmp_path
     assert pixtral.vision.max_vectors == 4096
 
 
-def test_fields_of_published_files_that_change_nothing(folders: dict[str, Path], tmp_path: Path):
-    """Those of SmolVLM and SmolVLM2."""
-    fields = {"vision_config__use_base_siglip": False, "image_seq_len": 81}
-    expected = read_model_config(folders["smolvlm"])
-    assert read_model_config(edited(folders["smolvlm"], tmp_path / "edited", **fields)) == expected
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("smolvlm", {"vision_config__use_base_siglip": False, "image_seq_len": 81}),
+        (
+            "gemma4",
+            {"vision_config__default_output_length": 280, "vision_config__global_head_dim": 16}
+            | {"vision_config__rope_parameters__rope_type": "default", "vision_soft_tokens_per_image": 280},
+        ),
+        ("gemma4_unified", {"vision_config__num_soft_tokens": 280, "vision_config__model_patch_size": 8}),
+    ],
+)
+def test_fields_of_published_files_that_change_nothing(
+    family: str, fields: dict[str, Any], folders: dict[str, Path], tmp_path: Path
+):
+    """Those of SmolVLM and SmolVLM2, and of Gemma 4."""
+    expected = read_model_config(folders[family])
+    assert read_model_config(edited(folders[family], tmp_path / "edited", **fields)) == expected
 
 
 def test_the_first_files_of_qwen(folders: dict[str, Path], tmp_path: Path):

@@ -11,6 +11,10 @@ import torch
 import transformers
 from transformers import AutoModelForImageTextToText
 from transformers.image_transforms import normalize, rescale
+from transformers.models.gemma4_unified.modeling_gemma4_unified import (
+    create_masks_for_vision_model,
+    get_block_sequence_ids_for_mask,
+)
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from pagewire.internal.v1.engine_pb2 import MEDIA_KIND_IMAGE, MediaItem
@@ -33,10 +37,11 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "qwen2_5_vl": ((24, 40), (48, 8), (24, 24)),
     "gemma3": ((32, 32),),
     "gemma4": ((16, 24), (8, 40), (24, 16)),
+    "gemma4_unified": ((16, 24), (8, 40), (24, 16)),
     "llama4": ((28, 28),),
 }
 """Of images, in pixels: height, width."""
-WHOLE = frozenset({"gemma3"})
+WHOLE = frozenset({"gemma3", "gemma4_unified"})
 """Families whose tokens of an image see one another."""
 
 
@@ -110,6 +115,8 @@ class Judge:
             return {"pixel_values": padded[None]}
         if self.family.startswith("qwen"):
             return self._patches(images)
+        if self.family == "gemma4_unified":
+            return self._squares(values)
         if self.family == "gemma4":
             found = self._patches(images)
             return {name: found[name] for name in ("pixel_values", "image_position_ids")}
@@ -117,6 +124,19 @@ class Judge:
             sizes = torch.tensor([each.shape[1:] for each in values])
             return {"pixel_values": padded, "image_sizes": sizes}
         return {"pixel_values": padded}
+
+    def _squares(self, images: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Squares of patches, row after row, with their columns and rows, as transformers' processor merges
+        them, which torchvision alone computes with."""
+        side, most = self._images["patch_size"] * self._images["pooling_kernel_size"], 70
+        values, places = torch.zeros(len(images), most, 3 * side**2), torch.full((len(images), most, 2), -1)
+        for target, place, image in zip(values, places, images, strict=True):
+            rows, columns = image.shape[1] // side, image.shape[2] // side
+            cut = image.view(3, rows, side, columns, side).permute(1, 3, 2, 4, 0)
+            target[: rows * columns] = cut.reshape(rows * columns, -1)
+            grid = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+            place[: rows * columns] = torch.stack(grid[::-1], 2).flatten(0, 1)
+        return {"pixel_values": values, "image_position_ids": places}
 
     def _patches(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
         kind = getattr(transformers, self._images["image_processor_type"] + "Pil")
@@ -127,10 +147,26 @@ class Judge:
     def token_types(self, ids: list[int]) -> dict[str, torch.Tensor]:
         """Returns which ids stand for images, for models that ask."""
         are_images = torch.tensor([ids]) == self.placeholder
-        if self.family in WHOLE:
+        if self.family == "gemma3":
             return {"token_type_ids": are_images.long()}
-        typed = self.family == "gemma4" or self.family.startswith("qwen")
+        typed = self.family.startswith("gemma4") or self.family.startswith("qwen")
         return {"mm_token_type_ids": are_images.int()} if typed else {}
+
+    def _masks(self, ids: list[int]) -> dict[str, dict[str, torch.Tensor]]:
+        """Returns the masks that transformers has for Gemma 4 of any size; forward() of 12B makes others, by
+        which images are seen whole in layers without windows, too."""
+        if self.family != "gemma4_unified":
+            return {}
+        config, (types,) = self.model.config.text_config, self.token_types(ids).values()
+        masks = create_masks_for_vision_model(
+            config,
+            torch.zeros(1, len(ids), config.hidden_size),
+            attention_mask=None,
+            past_key_values=None,
+            position_ids=torch.arange(len(ids))[None],
+            block_sequence_ids=get_block_sequence_ids_for_mask(types, types.device),
+        )
+        return {"attention_mask": masks}
 
     def videos(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
         """What the model's methods take of videos, [frames, height, width, 3] each."""
@@ -157,12 +193,19 @@ class Judge:
     def logits(self, ids: list[int], images: Sequence[Pixels]) -> torch.Tensor:
         """[T, V]."""
         logits: torch.Tensor = self.model(
-            input_ids=torch.tensor([ids]), **self.inputs(images), **self.token_types(ids)
+            input_ids=torch.tensor([ids]),
+            **self.inputs(images),
+            **self.token_types(ids),
+            **self._masks(ids),
         ).logits[0]
         return logits
 
-    @torch.inference_mode()
     def greedy(self, ids: list[int], images: Sequence[Pixels], count: int) -> list[int]:
+        if self.family == "gemma4_unified":
+            tokens = list(ids)
+            for _ in range(count):
+                tokens.append(int(self.logits(tokens, images)[-1].argmax()))
+            return tokens[len(ids) :]
         found = self.model.generate(
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
@@ -172,5 +215,5 @@ class Judge:
             do_sample=False,
             eos_token_id=[],
         )
-        tokens: list[int] = found[0, len(ids) :].tolist()
+        tokens = found[0, len(ids) :].tolist()
         return tokens

@@ -130,6 +130,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 TEXT, MORE = [5, 100, 317, 210, 7, 3, 12], [9, 0, 160]
 DECODERS = {
+    "gemma4_unified_text": "gemma4_text",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
@@ -251,6 +252,8 @@ def save_decoder(model: Any, folder: Path) -> None:
         fields["rope_parameters"] = {
             name: value for name, value in fields["rope_parameters"].items() if not name.startswith("mrope")
         }
+        if decoder == "gemma4_text":
+            fields["hidden_size_per_layer_input"] = 0
         if decoder == "qwen3_moe":
             fields["norm_topk_prob"] = True
         config = AutoConfig.for_model(**fields)

@@ -19,7 +19,6 @@ import torch
 from kernels.api import (
     BlockKernels,
     CannotRecord,
-    Computed,
     CpuOps,
     InputBatch,
     KVCacheSpec,
@@ -29,7 +28,6 @@ from kernels.api import (
     StepProgram,
     adapters,
 )
-from kernels.cpu.runtime.rank_link import CAPACITY
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 from worker.parallel import ONE_RANK
@@ -170,9 +168,9 @@ class FusedDecoder(LanguageModel):
     @property
     def message_tokens(self) -> int:
         """Tokens whose hidden states are one message between stages, of which two may be on their way."""
-        handover = self.model.handover
-        assert handover is not None
-        return CAPACITY // handover.row_bytes
+        handover, link = self.model.handover, self.model.stage.behind.link
+        assert handover is not None and link is not None
+        return link.capacity // handover.row_bytes
 
     def begin(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Computes the layers of this stage, and hands on what the next one needs. Returns hidden states
@@ -184,12 +182,13 @@ class FusedDecoder(LanguageModel):
         program.run(batch)
         return program.first_rows(len(batch.token_ids))
 
-    def end(self, batch: InputBatch) -> tuple[torch.Tensor, Computed]:
-        """Returns the hidden states [T, E] of a step that has begun, once they are back at stage 0, and what
-        follows from them. The next call overwrites both."""
+    def end(self, batch: InputBatch) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Returns the hidden states [T, E] of a step that has begun, once they are back at stage 0; logits
+        [A, V] and chosen tokens [A], as far as it wants them. The next call overwrites them."""
         program = self._program_of_part(Part.END, batch, (), batch.num_logits)
         program.run(batch)
-        return program.first_rows(len(batch.token_ids)), program.computed
+        computed = program.computed
+        return program.first_rows(len(batch.token_ids)), computed.logits, computed.tokens
 
     def _program_of_part(
         self, part: Part, batch: InputBatch, caches: Sequence[LayerCache], logits: int

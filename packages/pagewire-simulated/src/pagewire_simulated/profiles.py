@@ -23,8 +23,8 @@ class Profile:
     """Seconds per layer that a step takes beyond those two: launches, and gaps between them."""
 
     def times(self, size: int, stages: int = 1) -> "Profile":
-        """Returns so many of these machines for each stage of a model, which they divide evenly. Stages
-        compute one after the other. What machines exchange takes no time."""
+        """Returns so many of these machines for each stage of a model, which they divide evenly. A step
+        goes from stage to stage. What machines exchange takes no time."""
         return replace(
             self,
             bandwidth=size * self.bandwidth,

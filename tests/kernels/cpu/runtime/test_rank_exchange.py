@@ -67,6 +67,40 @@ def test_all_ranks_get_the_rows_of_rank_0():
     on_each(links_of(2), work)
 
 
+@pytest.mark.parametrize("width", [3, CAPACITY, 2 * CAPACITY + 1])
+def test_programs_send_what_others_receive(width: int):
+    """As operations of programs, and without."""
+    from kernels.cpu.runtime.rank_exchange import receive_rows, send_rows
+    from kernels.cpu.runtime.thread_pool import Team
+
+    x = torch.randint(256, (3, width), dtype=torch.uint8)
+
+    def work(link: RankLink) -> None:
+        found = torch.zeros_like(x)
+        record = ExchangeRowsRecord(
+            exchange=link.address,
+            source=x.data_ptr(),
+            own_bytes=width,
+            row_bytes=width,
+            num_rows=len(x),
+            target=found.data_ptr(),
+            stride=0,
+            parts=1,
+        )
+        for turn in range(6):
+            found.zero_()
+            if link.rank == 0:
+                Team().run_one(send_rows, 1, record, 1)
+            elif turn % 2:
+                link.receive(found.data_ptr(), x.numel(), wait)
+            else:
+                Team().run_one(receive_rows, 1, record, 1)
+            assert link.rank == 0 or torch.equal(found, x)
+        link.check()
+
+    on_each(links_of(2), work)
+
+
 def failure(link: RankLink) -> None:
     """An exchange that fails writes nothing, and those behind it do not wait."""
     own, found = torch.ones(1, 8, dtype=torch.uint8), torch.zeros(2, 8, dtype=torch.uint8)

@@ -126,3 +126,38 @@ def test_what_a_rank_says_of_itself(make_links: Make):
     assert (other.pid_of(0), other.pid_of(1)) == (1234, 0)
     other.abort()
     assert first.aborting_rank == other.aborting_rank == 1
+
+
+@pytest.mark.parametrize("count", [1, CAPACITY, 2 * CAPACITY, 3 * CAPACITY + 5])
+def test_what_is_sent_arrives_in_order(count: int, make_links: Make):
+    """Two buffers at once; beyond that, the rank that sends waits."""
+    parts = [torch.randint(256, (count,), dtype=torch.uint8) for _ in range(6)]
+
+    def work(link: RankLink) -> None:
+        for part in parts:
+            if link.rank == 0:
+                link.send(part.data_ptr(), count, wait)
+            else:
+                found = torch.zeros(count, dtype=torch.uint8)
+                link.receive(found.data_ptr(), count, wait)
+                assert torch.equal(found, part)
+
+    on_each(make_links(2), work)
+
+
+def test_two_buffers_are_sent_before_any_is_taken(make_links: Make):
+    first, other = make_links(2)
+    part, found = torch.arange(8, dtype=torch.uint8), torch.zeros(8, dtype=torch.uint8)
+    assert not other.has_arrived
+    for _ in range(2):
+        first.send(part.data_ptr(), 8, wait)
+
+    def end(rank: int) -> None:
+        raise ConnectionError(f"rank {rank} does not come")
+
+    with pytest.raises(ConnectionError, match="rank 1 does not come"):
+        first.send(part.data_ptr(), 8, end)
+    for _ in range(2):
+        assert other.has_arrived
+        other.receive(found.data_ptr(), 8, wait)
+    assert torch.equal(found, part) and not other.has_arrived

@@ -279,6 +279,9 @@ def test_what_is_captured_has_been_launched():
         def score_adapted(self, count: int) -> None:
             """Has no adapters."""
 
+        def run_seeing_media(self, size: int) -> None:
+            """Sees no media."""
+
         def execute(self, plan: worker_pb2.StepPlan) -> None:
             if not captured:
                 launched.append(sum(unpack_u32(plan.counts)))

@@ -47,6 +47,7 @@ from pagewire.limits import (
     MAX_LOGIT_BIAS,
     MAX_MEDIA,
     MAX_MEDIA_PIXELS,
+    MAX_MEDIA_SECONDS,
     MAX_STOPS,
     MAX_TOKEN_IDS,
 )
@@ -231,6 +232,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_stop_regexes=MAX_STOP_REGEXES,
         max_media=MAX_MEDIA,
         max_media_pixels=MAX_MEDIA_PIXELS,
+        max_media_seconds=MAX_MEDIA_SECONDS,
         max_fetched_bytes=MAX_FETCHED_BYTES if config.media_hosts else 0,
     )
 

@@ -154,7 +154,7 @@ class Exactness(_message.Message):
     def __init__(self, bitwise: _Optional[bool] = ..., reason: _Optional[str] = ..., arithmetic: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes", "max_output_values", "max_draft_tokens", "max_grammar_bytes", "max_choices", "max_stop_regexes", "max_bad_word_tokens", "max_logit_bias", "max_token_ids", "max_media", "max_media_pixels", "max_fetched_bytes")
+    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes", "max_output_values", "max_draft_tokens", "max_grammar_bytes", "max_choices", "max_stop_regexes", "max_bad_word_tokens", "max_logit_bias", "max_token_ids", "max_media", "max_media_pixels", "max_fetched_bytes", "max_media_seconds")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class Limits(_message.Message):
     MAX_MEDIA_FIELD_NUMBER: _ClassVar[int]
     MAX_MEDIA_PIXELS_FIELD_NUMBER: _ClassVar[int]
     MAX_FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_MEDIA_SECONDS_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_logprobs: int
     max_stop_strings: int
@@ -203,7 +204,8 @@ class Limits(_message.Message):
     max_media: int
     max_media_pixels: int
     max_fetched_bytes: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_beam_stop_tokens: _Optional[int] = ..., max_continuations: _Optional[int] = ..., max_continuation_bytes: _Optional[int] = ..., max_prompt_candidates: _Optional[int] = ..., max_length_penalty: _Optional[float] = ..., max_bad_words: _Optional[int] = ..., max_string_bytes: _Optional[int] = ..., max_output_values: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_grammar_bytes: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_stop_regexes: _Optional[int] = ..., max_bad_word_tokens: _Optional[int] = ..., max_logit_bias: _Optional[int] = ..., max_token_ids: _Optional[int] = ..., max_media: _Optional[int] = ..., max_media_pixels: _Optional[int] = ..., max_fetched_bytes: _Optional[int] = ...) -> None: ...
+    max_media_seconds: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_beam_stop_tokens: _Optional[int] = ..., max_continuations: _Optional[int] = ..., max_continuation_bytes: _Optional[int] = ..., max_prompt_candidates: _Optional[int] = ..., max_length_penalty: _Optional[float] = ..., max_bad_words: _Optional[int] = ..., max_string_bytes: _Optional[int] = ..., max_output_values: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_grammar_bytes: _Optional[int] = ..., max_choices: _Optional[int] = ..., max_stop_regexes: _Optional[int] = ..., max_bad_word_tokens: _Optional[int] = ..., max_logit_bias: _Optional[int] = ..., max_token_ids: _Optional[int] = ..., max_media: _Optional[int] = ..., max_media_pixels: _Optional[int] = ..., max_fetched_bytes: _Optional[int] = ..., max_media_seconds: _Optional[int] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
     __slots__ = ("name", "source", "pinned", "tenants")

@@ -157,6 +157,19 @@ def test_generate_sends_images(service, tmp_path):
     assert run.returncode == 2 and "--image nothing.png: No such file" in run.stderr
 
 
+def test_generate_sends_sounds(service, tmp_path):
+    (tmp_path / "a.wav").write_text("a")
+    sound = f"--audio={tmp_path / 'a.wav'}"
+    assert pagewire("generate", "<|AUDIO|>", sound, "--address", service.address).returncode == 0
+    assert [each.data for each in service.requests[0].prompt.media] == [b"a"]
+    for others, problem in (
+        (["--audio=nothing.wav"], "--audio nothing.wav: No such file"),
+        ([f"--image={tmp_path / 'a.wav'}"], "--image and --audio are of models that take one or the other"),
+    ):
+        run = pagewire("generate", "<|AUDIO|>", sound, *others, "--address", service.address)
+        assert run.returncode == 2 and problem in run.stderr
+
+
 def test_chat_keeps_the_conversation(service):
     run = pagewire("chat", "--system=be brief", "--address", service.address, stdin="one\ntwo\n")
     assert run.returncode == 0, run.stderr

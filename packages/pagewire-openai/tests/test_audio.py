@@ -39,5 +39,13 @@ async def test_a_part_is_a_sound(run_api, folder: Path) -> None:
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == "messages[0].content[0].input_audio.data"
         assert "is MP3" in answer.json()["error"]["message"]
+        url = {"url": f"data:audio/wav;base64,{DATA}"}
+        parts = [{"type": "audio_url", "audio_url": url}, {"type": "text", "text": "?"}]
+        answer = await api.post(
+            "/v1/chat/completions", model="fake", messages=[{"role": "user", "content": parts}]
+        )
+        assert answer.status_code == 200, answer.text
+        [other] = (await soon(api.service.engine.requests.get())).media
+        assert other.digest == item.digest
         answer = await post({"format": "wav"})
         assert answer.status_code == 400 and "input_audio.data" in answer.text

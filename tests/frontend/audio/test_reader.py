@@ -194,6 +194,7 @@ async def test_a_service_sends_sounds_and_refuses_hostile_ones(folders: dict[str
         assert usage.audio_tokens == VECTORS < usage.prompt_tokens and not usage.image_tokens
         described = (await service.models.GetModel(model_pb2.GetModelRequest())).model
         assert model_pb2.CAPABILITY_AUDIO in described.capabilities and not described.audio_caveat
+        assert described.limits.max_media_seconds == 1200
         assert model_pb2.CAPABILITY_IMAGES not in described.capabilities
         for name, (data, problem) in REFUSED.items():
             with pytest.raises(grpc.aio.AioRpcError, match=problem) as caught:

@@ -9,6 +9,15 @@ _SOUND: Table = {"data": Field(values.text), "format": Field(values.text)}
 INPUT_AUDIO = Field(values.json_object, inner=object_schema(_SOUND, "data"))
 """The sound of a part of /v1/chat/completions. The file itself says what it is, not `format`."""
 
+_URL: Table = {"url": Field(values.text)}
+AUDIO_URL = Field(values.json_object, inner=object_schema(_URL, "url"))
+"""The same, as clients of vLLM send it."""
+
+
+def read_audio_url(value: Any, path: str) -> tuple[str, str]:
+    """Returns the URI in an `audio_url`, and the path of its field. Raises InvalidRequest."""
+    return read_object(value, path, _URL, ("url",))["url"], f"{path}.url"
+
 
 def read_input_audio(value: Any, path: str) -> tuple[str, str]:
     """Returns the sound in an `input_audio` as a URI, and the path of its field. Raises InvalidRequest."""

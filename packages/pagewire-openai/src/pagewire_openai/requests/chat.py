@@ -13,7 +13,7 @@ from frontend.templates.conversation import ASSISTANT, EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.audio import INPUT_AUDIO, read_input_audio
+from pagewire_openai.requests.audio import AUDIO_URL, INPUT_AUDIO, read_audio_url, read_input_audio
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
@@ -51,10 +51,13 @@ _PART: Table = {
     "text": Field(values.text),
     "image_url": IMAGE_URL,
     "input_audio": INPUT_AUDIO,
+    "audio_url": AUDIO_URL,
     "cache_control": Field(values.anything),
 }
-_PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio"}
+_PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio", "audio_url": "audio_url"}
 """Type of a part -> its field."""
+_READ = {"image_url": read_image_url, "input_audio": read_input_audio, "audio_url": read_audio_url}
+"""Fields of media -> what returns the URI and the path of its field."""
 _MESSAGE: Table = {
     "role": Field(values.text),
     "content": Field(values.as_it_is, inner=one_of(values.text.schema, list_of(object_schema(_PART)))),
@@ -190,8 +193,7 @@ def _read_message(
             if field == "text":
                 message.content.add(text=value)
             else:
-                read = read_image_url if field == "image_url" else read_input_audio
-                add_medium(message, *read(value, f"{where}.{field}"), names, sent_path)
+                add_medium(message, *_READ[field](value, f"{where}.{field}"), names, sent_path)
     elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in given_message):
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])

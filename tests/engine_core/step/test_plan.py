@@ -85,7 +85,7 @@ def test_every_field_of_the_contract_is_written() -> None:
         media=(item,),
     )
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
-    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23), [item], [item.digest])
+    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23), [item], [item.digest], micro_batch=True)
     message = encode_plan(plan)
     of_connection = {"kept_changes"}  # engine_core.io.worker_group adds them on the way
     assert {field.name for field, _ in message.ListFields()} == {

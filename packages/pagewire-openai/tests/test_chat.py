@@ -149,7 +149,11 @@ async def test_stop_strings(run_api):
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"content": "hi"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "messages[0].content[0].input_audio",
+        ),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "extra": 1}]}]},

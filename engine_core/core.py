@@ -107,7 +107,9 @@ class Pace:
         if most_ahead > 1:  # stages compute at the same time: results come more often than steps take
             self._duration = min(self._duration, now - self._began)
         self._began = now
-        if is_behind and self._waited_ns(result) > _TOLERANCE * 1000 * result.duration_us:
+        tolerated_ns = _TOLERANCE * 1000 * result.duration_us
+        overlaps = most_ahead > 1 or result.started_ns < self._ended_ns - tolerated_ns
+        if is_behind and not overlaps and self._waited_ns(result) > tolerated_ns:
             self.patience /= 2
         else:
             self.patience = min(_MAX_PATIENCE, self.patience + _RECOVERY)

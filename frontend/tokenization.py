@@ -31,7 +31,7 @@ async def tokenized(
     if any(map(lacks_files, request.prompts)):
         request, asked = tokenizer_pb2.TokenizeRequest(), request
         request.CopyFrom(asked)
-        await parts.prompts.put_files(_named(request), caller.tenant)
+        await parts.prompts.put_files(_named(request), caller.tenant, parts.config.max_request_bytes - size)
         size = request.ByteSize()
     read = partial(
         parts.prompts.read, vocab_size=parts.vocab_size, offsets=request.offsets, tenant=caller.tenant

@@ -17,6 +17,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.cache_contents import CacheContents
 from worker.channel import Channel, EngineGone
 from worker.cpu.rank_runner import RankRunner
+from worker.fault_injection import FaultyRunner
 from worker.loop import Commands, StepRunner, execute_steps
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def serve_cores(
 
 def _commands(channel: Channel, runner: StepRunner) -> Commands:
     """Returns the commands of one core. Those of a rank are announced to the others."""
-    return runner.announcing(channel) if isinstance(runner, RankRunner) else channel
+    return runner.announcing(channel) if isinstance(runner, RankRunner | FaultyRunner) else channel
 
 
 def _await_core(

@@ -17,8 +17,9 @@ import numpy as np
 
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
+from worker.cpu.rank_runner import RankRunner
 from worker.kv_transfer.transfer import BlockTransfer
-from worker.loop import Compilation, StepRunner, never
+from worker.loop import Commands, Compilation, StepRunner, never
 from worker.step.rows import column
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,10 @@ class FaultyRunner:
 
     def awaits(self, plan: worker_pb2.StepPlan) -> bool:
         return self._runner.awaits(plan)
+
+    def announcing(self, commands: Commands) -> Commands:
+        """Returns the commands of one core, of which other ranks are told, if there are any."""
+        return self._runner.announcing(commands) if isinstance(self._runner, RankRunner) else commands
 
     def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         return self._runner.load_adapter(order)

@@ -9,7 +9,8 @@ A rank that owes a result, or has to load, and makes no progress, hangs:
 A rank that exceeds its limit hangs if it does not compute: it is stopped, or waits for something that never
 comes. A rank that does compute may have been given more than was ever measured, such as a first long prompt
 on a slow machine, or may compile something: it gets five times the limit. How long an encoder takes is not
-known before it has encoded something: such a step may take as long as the rank computes. Attention grows with
+known before it has encoded something: such a step may take as long as the rank computes, or ten minutes on
+another host, whose processes are not seen. Attention grows with
 the square of an image, so the seconds per byte of one that is n times as large as those that were measured
 count n times.
 """
@@ -28,6 +29,7 @@ LOADING_PATIENCE_S = 30.0
 _SLOWNESS = 20.0
 """How much longer than expected a step may take: ten times is a slow machine."""
 _COMPUTING = 5.0
+_FIRST_ENCODING_S = 600.0
 """Factor of the limit for a rank that computes."""
 _QUIET_S = 1.0
 """Seconds without computing after which a rank counts as not computing."""
@@ -81,7 +83,7 @@ class HangDetector:
     def ended(self, seconds: float, encoding: float = 0.0) -> None:
         """Records the result of the oldest plan, which took so many seconds. encoding: those for media."""
         num_tokens, media, largest = self._in_flight.popleft()
-        if media:
+        if media and encoding:  # else memory did not suffice
             self._per_byte = max(encoding / media, _KEPT * self._per_byte)
             self._largest_encoded = max(largest, self._largest_encoded)
         seconds -= encoding
@@ -135,14 +137,16 @@ class HangDetector:
             computes = vitals.computes_since(before, awake_s)
             awake_s = max(0.0, awake_s - (vitals.starved_s - before.starved_s))
         if self._in_flight:
-            return self._look_at_step(awake_s, computes)
+            return self._look_at_step(awake_s, vitals, computes=computes)
         return "it was stopped" if self._stopped >= self._patience else ""
 
-    def _look_at_step(self, awake_s: float, computes: bool) -> str:
+    def _look_at_step(self, awake_s: float, vitals: Vitals | None, *, computes: bool) -> str:
         self._taken += awake_s
         self._quiet = 0.0 if computes else self._quiet + awake_s
         limit = self.limit if self._quiet >= _QUIET_S else _COMPUTING * self.limit
         is_unknown = self._in_flight[0][1] > 0 and not self._per_byte
+        if is_unknown and vitals is None:  # whether it computes is not known, either
+            limit = max(limit, _FIRST_ENCODING_S)
         if (self._quiet if is_unknown else self._taken) < limit:
             return ""
         return f"a step has taken {self._taken:.1f} s, and it should have been over long ago"

@@ -253,7 +253,8 @@ class Scheduler:
             self.step += 1
             plan.step = self.step
             self.planner.micro_batches.mark(plan)
-            self.waiting.step()
+            if self.planner.micro_batches.ends_round:
+                self.waiting.step()
             self.throughput.step(plan, now, batch.budget)
             self.fragmentation.step(self.step, self.states.holders())
             plan.removed_rows = self.rows.take_removed()
@@ -278,8 +279,8 @@ class Scheduler:
         """
         oldest = self.in_flight.popleft()
         assert oldest.plan.step == result.step
-        failed = self.results.abort_without_token(oldest, result)
-        for request in failed:
+        failed, distrusted = self.results.abort_without_token(oldest, result)
+        for request in distrusted:
             self.encoder.distrust(request)
         self.planner.draft_room.note(oldest.plan, oldest.sampling, result)
         self.planner.bursts.note(oldest.plan, result)

@@ -36,14 +36,14 @@ class StepResults:
     def __init__(self, states: SequenceStates, ends: RequestEnds, faults: FaultIsolation) -> None:
         self._states, self._ends, self._faults = states, ends, faults
 
-    def abort_without_token(self, step: InFlightStep, result: Result) -> list[Request]:
-        """Aborts and returns the requests of sequences that got NO_TOKEN.
+    def abort_without_token(self, step: InFlightStep, result: Result) -> tuple[list[Request], set[Request]]:
+        """Aborts and returns the requests of sequences that got NO_TOKEN; and these and the ended ones.
 
         The fault may lie in their blocks, in blocks of sequences that have ended, and in copies of either:
         all are forgotten, unless the worker says that it lies elsewhere (row_errors).
         """
         if NO_TOKEN not in result.token_ids:
-            return []
+            return [], set()
         entries = {entry: step.sampling[entry] for entry in result.entries_with(NO_TOKEN)}
         live = {entry: each for entry, each in entries.items() if each.status is not Status.ENDED}
         failed = {sequence.request: None for sequence in live.values()}
@@ -56,7 +56,7 @@ class StepResults:
             self._states.swap.drop_all()
         for request in failed:
             self._ends.abort(request)
-        return list(failed)
+        return list(failed), {sequence.request for sequence in entries.values()}
 
     def take(self, step: InFlightStep, result: Result) -> None:
         """Takes the tokens of a plan, with their log-probabilities."""

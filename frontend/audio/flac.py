@@ -1,7 +1,6 @@
 """Reads FLAC files, by libsndfile. Files come from clients: what a header states is judged before anything is
 decoded, and what is decoded is compared with it."""
 
-import importlib.util
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -53,8 +52,10 @@ class FlacFile:
 
 def read_flac(data: bytes) -> FlacFile:
     """Reads the header of a file that begins as FLAC does. Raises AudioProblem."""
-    if importlib.util.find_spec("soundfile") is None:
-        raise AudioProblem(MISSING)
+    try:
+        import soundfile  # noqa: F401
+    except (ImportError, OSError) as error:  # the latter: libsndfile is missing
+        raise AudioProblem(MISSING) from error
     if len(data) < _HEAD or data[4] & 0x7F or int.from_bytes(data[5:8]) != _HEAD - 8:
         raise AudioProblem(DAMAGED)
     packed = int.from_bytes(data[18:26])  # 20 bits, 3, 5 and 36

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.media.family import NotServed, Vectors
@@ -42,10 +42,10 @@ class _Expanded:
         self._given, self._place = encoding, -1
         self._places = array("I")  # of the given token that each is made of
 
-    @property
-    def given(self) -> Sequence[int]:
-        """The tokens of the prompt."""
-        return self._given.token_ids
+    @cached_property
+    def given_ids(self) -> frozenset[int]:
+        """The different tokens of the prompt."""
+        return frozenset(self._given.token_ids)
 
     def next_token(self) -> int | None:
         """Goes on to the next given token, and returns it; None: there is none."""
@@ -108,6 +108,11 @@ class MediaReader(ABC):
         self._ids_of, self._breaks_of = lru_cache(_KEPT)(self._tokenize), lru_cache(_KEPT)(self._count_breaks)
 
     @property
+    def placeholders(self) -> str:
+        """What stands for media in the text of a prompt, for errors."""
+        return self.placeholder
+
+    @property
     def no_videos(self) -> str:
         """Why there are none; empty: there are."""
         return "the model sees no videos"
@@ -132,7 +137,7 @@ class MediaReader(ABC):
                     raise Unsupported({where: f"is not served: {why}"})
         placeholders = [token for token in encoding.token_ids if token in self.tokens]
         if (count := len(placeholders)) != len(media):
-            problem = f"must be as many as the placeholders {self.placeholder} of the prompt: {count}"
+            problem = f"must be as many as the placeholders {self.placeholders} of the prompt: {count}"
             raise InvalidRequest({path: f"{problem}, not {len(media)}"})
         if not media:
             return encoding, []
@@ -168,7 +173,7 @@ class MediaReader(ABC):
                 if token is None:
                     problem = f"are not served: the vocabulary has no token {piece.token}"
                     raise InvalidRequest({path: problem})
-                if token not in self.tokens and token in made.given:
+                if token not in self.tokens and token in made.given_ids:
                     raise InvalidRequest(
                         {path: f"stand for tokens {piece.token} that the prompt has already"}
                     )

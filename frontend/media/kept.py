@@ -1,10 +1,10 @@
 """Files that requests have brought, which later ones name by their SHA-256 in place of them."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from hashlib import sha256
 
-from frontend.errors import MediaUnknown
+from frontend.errors import InvalidRequest, MediaUnknown
 from frontend.media.files import DIGEST_FIELD, file_of, media_of
 from pagewire.v1 import prompt_pb2
 
@@ -12,6 +12,8 @@ MAX_KEPT_BYTES = 128 << 20
 """Files that a frontend keeps, in all."""
 
 Tenant = str | None
+Prompts = Sequence[tuple[str, prompt_pb2.Prompt]]
+"""Those of a request, with their paths in it."""
 
 
 class KeptFiles:
@@ -32,17 +34,29 @@ class KeptFiles:
             if not media.HasField("frames"):
                 self._add(file_of(media), tenant)
 
-    def put_files(self, prompts: Iterable[tuple[str, prompt_pb2.Prompt]], tenant: Tenant) -> None:
-        """Puts files in place of the digests of a request's prompts, which have paths. Raises MediaUnknown
-        for those that are not kept, and changes nothing then."""
+    def check(self, prompts: Prompts, tenant: Tenant, room: int) -> None:
+        """Raises MediaUnknown for digests of files that are not kept, and InvalidRequest where those that are
+        have more bytes than `room`. prompts: of a request, with their paths in it."""
         own: dict[bytes, bytes] = self._files.get(tenant, OrderedDict())
-        named = [each for path, prompt in prompts for each in media_of(prompt, path) if each[1].sha256]
-        lacking = [where + DIGEST_FIELD for where, media in named if media.sha256 not in own]
+        named, size = _named(prompts), 0
+        lacking = [where for where, media in named if media.sha256 not in own]
         if lacking:
             raise MediaUnknown(dict.fromkeys(lacking, "is of no file that this server keeps: send the file"))
-        for _, media in named:
-            self._files[tenant].move_to_end(media.sha256)
-            media.data = own[media.sha256]  # which clears sha256
+        for where, media in named:
+            size += len(own[media.sha256])
+            if size > room:
+                raise InvalidRequest(
+                    {where: "is one too many: with its files the request would be too large"}
+                )
+
+    def put_files(self, prompts: Prompts, tenant: Tenant, room: int) -> None:
+        """Puts files in place of the digests of a request's prompts. Raises what check() does, and changes
+        nothing then."""
+        self.check(prompts, tenant, room)
+        for _, media in _named(prompts):
+            files = self._files[tenant]
+            files.move_to_end(media.sha256)
+            media.data = files[media.sha256]  # which clears sha256
 
     def _add(self, file: bytes, tenant: Tenant) -> None:
         if not file or len(file) > self._capacity:
@@ -65,3 +79,9 @@ class KeptFiles:
     def _count(self, size: int, tenant: Tenant) -> None:
         self.num_bytes += size
         self._sizes[tenant] = self._sizes.get(tenant, 0) + size
+
+
+def _named(prompts: Prompts) -> list[tuple[str, prompt_pb2.Media]]:
+    """Returns the media that are digests, with the paths of these."""
+    found = (each for path, prompt in prompts for each in media_of(prompt, path))
+    return [(where + DIGEST_FIELD, media) for where, media in found if media.sha256]

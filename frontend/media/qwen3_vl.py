@@ -9,6 +9,7 @@ from PIL import Image
 from frontend.media.decode import ImageProblem
 from frontend.media.family import Cut, ImageFiles, NotServed, Settings, Vectors, require_resize
 from frontend.media.qwen_vl import MOST, QwenVL
+from pagewire.limits import MAX_MEDIA_BYTES
 
 _FRAMES = 2
 """Of an item."""
@@ -51,7 +52,8 @@ class Qwen3VL(QwenVL):
                 raise NotServed(f"{videos.name}: {name} is not that of images")
         self._resample_video = Image.Resampling(videos.resampling(self.resample))
         size = videos.part("size") if videos.has("size") else Settings(videos.name, _SIZE)
-        self._least_of_video, self._most_of_video = (size.whole(name, below=MOST) for name in _SIZE)
+        self._least_of_video, most = (size.whole(name, below=MOST) for name in _SIZE)
+        self._most_of_video = min(most, MAX_MEDIA_BYTES // 3)
 
     def cut_video(self, frames: Iterable[Image.Image], seconds: Sequence[float]) -> Cut:
         """Resizes the frames of a video, RGB images, two or more. seconds: when each is seen. Raises

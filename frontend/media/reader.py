@@ -31,6 +31,12 @@ class ImageReader(MediaReader):
             self.tokens.add(self._video_token)
 
     @property
+    def placeholders(self) -> str:
+        if not isinstance(self._video, VideoFamily):
+            return self.placeholder
+        return f"{self.placeholder} and, of videos, {self._video.video_placeholder}"
+
+    @property
     def no_videos(self) -> str:
         return self._video if isinstance(self._video, str) else ""
 

@@ -141,14 +141,18 @@ class PromptReader:
         if self._media is not None:
             await self._media.close()
 
-    async def put_files(self, prompts: Prompts, tenant: str | None = None) -> Sequence[bytes]:
+    async def put_files(self, prompts: Prompts, tenant: str | None, room: int) -> Sequence[bytes]:
         """Puts files in place of the digests and URLs of the media of a request's validated prompts: see
-        KeptFiles and MediaFetcher. Returns the SHA-256 of each that was fetched. Raises ServiceError."""
+        KeptFiles and MediaFetcher. room: bytes that files of digests may have, which are put last: nothing
+        waits then. Returns the SHA-256 of each that was fetched. Raises ServiceError."""
+        digests: Sequence[bytes] = ()
         if self._kept is not None:
-            self._kept.put_files(prompts, tenant)
-        if self._media is None or not any(has_urls(prompt) for _, prompt in prompts):
-            return ()
-        return await self._media.put_files(prompts, tenant)
+            self._kept.check(prompts, tenant, room)
+        if self._media is not None and any(has_urls(prompt) for _, prompt in prompts):
+            digests = await self._media.put_files(prompts, tenant)
+        if self._kept is not None:
+            self._kept.put_files(prompts, tenant, room)
+        return digests
 
     def keep_files(self, prompt: prompt_pb2.Prompt, tenant: str | None = None) -> None:
         """Keeps the files of a prompt that was read, for requests that name them by their digests."""

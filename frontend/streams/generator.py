@@ -200,8 +200,9 @@ class Generator:
         name = call.caller.scope(request.request_id or secrets.token_hex(16))
         whole = generation_pb2.GenerateRequest()
         whole.CopyFrom(request)
+        room = self.config.max_request_bytes - request.ByteSize()
         with self.registry.arriving(name) as arrival:
-            digests = await self.prompts.put_files([("prompt", whole.prompt)], call.caller.tenant)
+            digests = await self.prompts.put_files([("prompt", whole.prompt)], call.caller.tenant, room)
         return whole, digests, replace(call, aborted=call.aborted or arrival.aborted)
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:

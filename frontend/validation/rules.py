@@ -274,7 +274,7 @@ def _media_uri(value: str, limits: Limits) -> str | None:
     scheme = value.partition(":")[0]
     if scheme.isalnum() and scheme.lower() != "data":
         return f"must be a data URI with base64: fetching is not served of {scheme[:16]}"
-    return "must be a data URI with a file in base64"
+    return "must have a file in base64"
 
 
 def _video(value: prompt_pb2.VideoFrames, limits: Limits) -> str | None:

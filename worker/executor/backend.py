@@ -148,8 +148,8 @@ class Media(Protocol):
     def failed(self) -> Collection[int]:
         """Rows that have computed positions of items that became no vectors, or others than planned."""
 
-    def follow(self, plan: worker_pb2.StepPlan) -> None:
-        """Forgets and encodes what a plan says. Raises PlanError."""
+    def follow(self, plan: worker_pb2.StepPlan) -> bool:
+        """Forgets and encodes what a plan says. Returns whether memory has sufficed. Raises PlanError."""
 
     def forget_media(self) -> None:
         """Forgets all that is encoded, for a core that knows of nothing."""

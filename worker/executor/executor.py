@@ -205,8 +205,7 @@ class StepExecutor(Generic[B]):
             pending.complete_with(self.backend.submit(clock))
             return
         with self.backend.step(plan):
-            if plan.encode or plan.forgotten_media:
-                self._follow_media(plan)
+            if (plan.encode or plan.forgotten_media) and self._follow_media(plan):
                 clock.mark_encoded()
             apply_changes(plan, self.rows, self._features)
             appended, token_ids = append_tokens(plan, self.rows)
@@ -277,10 +276,11 @@ class StepExecutor(Generic[B]):
         self.launch(plan)
         return self.finish()
 
-    def _follow_media(self, plan: worker_pb2.StepPlan) -> None:
+    def _follow_media(self, plan: worker_pb2.StepPlan) -> bool:
+        """Returns whether memory has sufficed: if not, the time that encoding took says nothing."""
         if self.backend.media is None:
             raise PlanError("an item is to be encoded, and nothing encodes")
-        self.backend.media.follow(plan)
+        return self.backend.media.follow(plan)
 
     def _move_blocks(self, plan: worker_pb2.StepPlan) -> None:
         """Copies blocks to host memory, back from there, then within the cache."""

@@ -28,8 +28,9 @@ class Rest:
 
     begun: BegunStep
     rows: frozenset[int]
+    """That compute."""
     sampled: frozenset[int]
-    """Of the rows, those that sample."""
+    """That sample: of these rows, and of those that have forked from one of them in this step."""
     tokens: int
     finish: Callable[[], None]
 
@@ -41,7 +42,9 @@ class Rest:
             return False  # a stage would wait for this one, and this one for it
         changed = {*unpack_u32(plan.removed_rows), *unpack_u32(plan.append_rows)}
         changed |= {new.row for new in plan.new_rows} | {fork.row for fork in plan.forks}
-        return self.rows.isdisjoint(changed) and self.sampled.isdisjoint(unpack_u32(plan.rows))
+        return (self.rows | self.sampled).isdisjoint(changed) and self.sampled.isdisjoint(
+            unpack_u32(plan.rows)
+        )
 
 
 class PendingStep:

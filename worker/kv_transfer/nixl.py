@@ -15,7 +15,9 @@ import json
 import os
 import threading
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
@@ -30,8 +32,20 @@ from worker.kv_transfer.path import TransferFailed, transfer_key
 MODULES = "nixl._api", "nixl_cu12._api", "nixl_cu13._api"
 """Of NIXL's packages, one of which the extra `nixl` installs."""
 POLL_S = 0.0005
+MOST_ABANDONED = 4
+"""Transfers that were stopped and have not ended, beyond which nothing more is read."""
 _DEVICES = "UCX_NET_DEVICES"
 _HOST = "DRAM"
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """What is read, and the memory that it is written to."""
+
+    handle: Any
+    registered: Any
+    kept: npt.NDArray[Any]
+    state: str
 
 
 class NixlPath:
@@ -44,7 +58,8 @@ class NixlPath:
             os.environ[_DEVICES] = "lo"
         api = _nixl()
         self._memory, self._key, self._spans = memory, transfer_key(key), memory.spans()
-        self._lock = threading.Lock()  # of the agent
+        self._lock = threading.RLock()  # of the agent
+        self._abandoned: list[_Transfer] = []  # that were stopped, and may be written to still
         try:
             self._agent = api.nixl_agent(token_hex(8), api.nixl_agent_config(backends=["UCX"]))
             regions = [(span.address, span.num_bytes, 0, "") for span in self._spans]
@@ -97,29 +112,54 @@ class NixlPath:
         """Reads pieces [N, 3] of another agent into kept, one behind the other."""
         here = pieces.copy()
         here[:, 0] = kept.ctypes.data + np.cumsum(pieces[:, 1]) - pieces[:, 1]
-        agent, is_over = self._agent, False
-        with self._lock:
-            registered = agent.register_memory([(kept.ctypes.data, kept.nbytes, 0, "")], _HOST)
-            name = agent.add_remote_agent(metadata)
-            descriptors = agent.get_xfer_descs(here, _HOST), agent.get_xfer_descs(pieces, _HOST)
-            handle = agent.initialize_xfer("READ", *descriptors, name)
-            state = agent.transfer(handle)
-        try:
-            while state == "PROC":
+        with ExitStack() as stack:
+            with self._lock:
+                self._release_abandoned()
+                transfer = self._begin(metadata, here, pieces, kept, stack)
+            while transfer.state == "PROC":
                 if stop.wait(POLL_S):
+                    stack.pop_all()  # the other side may write to this memory still
+                    self._abandoned.append(transfer)
                     raise TransferFailed("it was stopped")
                 with self._lock:
-                    state = agent.check_xfer_state(handle)
-            is_over = True
-            if state != "DONE":
+                    transfer.state = self._agent.check_xfer_state(transfer.handle)
+            if transfer.state != "DONE":
                 raise TransferFailed("the other worker's memory cannot be read")
-        finally:
-            if not is_over:
-                _ABANDONED.append(kept)  # the other side may write to it still
-            with self._lock:
-                agent.release_xfer_handle(handle)
-                if is_over:
-                    agent.deregister_memory(registered)
+
+    def _begin(
+        self,
+        metadata: bytes,
+        here: npt.NDArray[Any],
+        there: npt.NDArray[Any],
+        kept: npt.NDArray[Any],
+        stack: ExitStack,
+    ) -> "_Transfer":
+        """Begins to read pieces of another agent, [N, 3]. stack: ends what was begun."""
+        agent = self._agent
+        if len(self._abandoned) >= MOST_ABANDONED:
+            raise TransferFailed("too many others were stopped and have not ended")
+        registered = agent.register_memory([(kept.ctypes.data, kept.nbytes, 0, "")], _HOST)
+        stack.callback(self._locked, agent.deregister_memory, registered)
+        name = agent.add_remote_agent(metadata)
+        descriptors = agent.get_xfer_descs(here, _HOST), agent.get_xfer_descs(there, _HOST)
+        handle = agent.initialize_xfer("READ", *descriptors, name)
+        stack.callback(self._locked, agent.release_xfer_handle, handle)
+        return _Transfer(handle, registered, kept, agent.transfer(handle))
+
+    def _locked(self, call: Callable[[Any], object], value: Any) -> None:
+        with self._lock:
+            call(value)
+
+    def _release_abandoned(self) -> None:
+        """Releases the memory of transfers that were stopped, as far as they have ended."""
+        agent, left = self._agent, list[_Transfer]()
+        for each in self._abandoned:
+            if agent.check_xfer_state(each.handle) == "PROC":
+                left.append(each)
+                continue
+            agent.release_xfer_handle(each.handle)
+            agent.deregister_memory(each.registered)
+        self._abandoned = left
 
     def _parse(self, address: str, blocks: Sequence[int]) -> tuple[bytes, list[Span]]:
         """Returns metadata of an agent, and its pools. Raises TransferFailed unless a worker with the key and
@@ -152,10 +192,6 @@ class NixlReading:
 
     def stop(self) -> None:
         self._stop.set()
-
-
-_ABANDONED: list[npt.NDArray[Any]] = []
-"""Memory of readings that were stopped: kept, and registered, as the transfer may go on."""
 
 
 def _nixl() -> Any:

@@ -68,9 +68,9 @@ class EmbeddingRows(ValueByRow[Sequence[_Part]]):
         self.failed: set[int] = set()
         """Rows that have computed positions without values, until they end."""
 
-    def follow(self, plan: worker_pb2.StepPlan) -> None:
-        """Forgets and encodes what a plan says. Raises PlanError."""
-        self._media.follow(plan)
+    def follow(self, plan: worker_pb2.StepPlan) -> bool:
+        """Forgets and encodes what a plan says. Returns whether memory has sufficed. Raises PlanError."""
+        return self._media.follow(plan)
 
     def forget_media(self) -> None:
         """Forgets all that is encoded, for a core that knows of nothing."""

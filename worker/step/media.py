@@ -36,10 +36,12 @@ class EncodedItems:
         not images."""
         self._encode, self.vectors_per_position = encode, vectors_per_position
         self._read = _spectrogram if is_audio else _pixels
+        self._dtype = torch.float32 if is_audio else torch.uint8
         self._kept: dict[bytes, torch.Tensor] = {}  # [n, D * E] each
 
-    def follow(self, plan: worker_pb2.StepPlan) -> None:
-        """Forgets and encodes what a plan says. Raises PlanError."""
+    def follow(self, plan: worker_pb2.StepPlan) -> bool:
+        """Forgets and encodes what a plan says. Returns whether memory has sufficed. Raises PlanError."""
+        suffices = True
         for digest in _digests(plan.forgotten_media):
             require(self._kept.pop(digest, None) is not None, "an item that is not kept is forgotten")
         for item in plan.encode:
@@ -47,20 +49,29 @@ class EncodedItems:
                 raise PlanError("an item is to be encoded, and the model has no encoder")
             require(len(item.digest) == DIGEST_SIZE, f"a digest has {len(item.digest)} bytes")
             require(item.digest not in self._kept, "an item that is kept is encoded")
-            self._kept[item.digest] = self._vectors(self._read(item))
+            found = self._vectors(item)
+            suffices &= found is not None
+            self._kept[item.digest] = self._none(item) if found is None else found
+        return suffices
 
-    def _vectors(self, values: torch.Tensor) -> torch.Tensor:
-        """Returns the vectors of an item; none where they are not finite, or memory does not suffice."""
+    def _vectors(self, item: engine_pb2.MediaItem) -> torch.Tensor | None:
+        """Returns the vectors of an item, none of them where one is not finite. None: memory does not
+        suffice."""
         assert self._encode is not None
         try:
-            found = self._encode(values)
+            found = self._encode(self._read(item))
+            return found if found.isfinite().all() else found[:0]
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            shape = " x ".join(map(str, values.shape))
-            log.warning("memory does not suffice to encode an item of the shape %s", shape)
-            return self._encode(values[:0])
-        return found if found.isfinite().all() else found[:0]
+        shape = " x ".join(map(str, item.shape))
+        log.warning("memory does not suffice to encode an item of the shape %s", shape)
+        return None
+
+    def _none(self, item: engine_pb2.MediaItem) -> torch.Tensor:
+        """Returns no vectors, [0, D * E]."""
+        assert self._encode is not None
+        return self._encode(torch.empty((0, *item.shape[1:]), dtype=self._dtype))
 
     def forget_all(self) -> None:
         """Forgets all items, for a core that knows of none."""

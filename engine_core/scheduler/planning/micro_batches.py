@@ -27,6 +27,8 @@ class MicroBatches:
         self._stages, self._least_rows = stages, least_rows
         self.width = 1
         """Plans that the worker can compute at the same time, as they are dealt now."""
+        self.ends_round = True
+        """Whether each row that decodes has been in a plan since this was so the last time."""
         self._turn = 0  # the group of the last plan
         self._together = True
 
@@ -34,6 +36,7 @@ class MicroBatches:
         """Returns the running sequences that may be in the next plan, in order. together: all of them."""
         searches = any(each.request.num_candidates for each in running)
         self.width, self._together = 1, together or searches or self._stages == 1
+        self.ends_round = True
         if self._together:
             return running
         decoding = [each for each in running if each.is_decoding]
@@ -43,14 +46,16 @@ class MicroBatches:
         self.width = count
         moved = _deal(decoding, count)
         turns = {each.micro_batch for each in decoding if each not in moved}
+        last = self._turn
         self._turn = next(turn % count for turn in itertools.count(self._turn + 1) if turn % count in turns)
+        self.ends_round = self._turn <= last
         absent = {each for each in decoding if each.micro_batch != self._turn or each in moved}
         return [each for each in running if each not in absent]
 
     def mark(self, plan: Plan) -> None:
         """Says of a plan, whose columns are complete, whether others may begin before it ends."""
         is_cut = len(plan.sample_rows) < len(plan.rows)
-        if is_cut and not self._together:
+        if is_cut and not plan.sample_rows and not self._together:  # else the next one waits for these
             self.width = self._stages
         computes_prompts = is_cut or sum(plan.counts) > len(plan.rows)
         plan.micro_batch = not (self._together or plan.sample_counts) and (self.width > 1 or computes_prompts)

@@ -147,7 +147,7 @@ def test_with_patience_0_nothing_hangs() -> None:
 def test_the_first_step_that_encodes_may_compute_for_as_long_as_it_takes() -> None:
     """An image is encoded whole, on a slow machine for minutes. A rank that was stopped, or waits, is found,
     and limits of later steps are what they were."""
-    for vitals in (None, ASLEEP, STOPPED):
+    for vitals in (ASLEEP, STOPPED):
         watch = loaded()
         watch.sent(300, [5000])
         assert seconds_until_it_hangs(watch, vitals) == PATIENCE
@@ -183,3 +183,21 @@ def test_a_step_that_encodes_says_what_its_tokens_take() -> None:
     watch.ended(9.0, 7.0)
     watch.sent(500)
     assert watch.limit == pytest.approx(20 * 1.0)
+
+
+def test_the_first_encoding_of_a_process_that_is_not_seen_has_ten_minutes() -> None:
+    watch = loaded()
+    watch.sent(300, [5000])
+    assert seconds_until_it_hangs(watch, None) == 600.0
+    watch.ended(100.0, 90.0)
+    watch.sent(300, [5000])
+    assert seconds_until_it_hangs(watch, None) == pytest.approx(watch.limit)
+
+
+def test_an_encoding_for_which_memory_did_not_suffice_says_nothing() -> None:
+    """The worker says that it took no time."""
+    watch = loaded()
+    watch.sent(1, [5000])
+    watch.ended(0.01, 0.0)
+    watch.sent(1, [5000])
+    assert seconds_until_it_hangs(watch, ASLEEP, share=1.0) == float("inf")

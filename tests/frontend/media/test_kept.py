@@ -5,7 +5,7 @@ from hashlib import sha256
 import grpc
 import pytest
 
-from frontend.errors import MediaUnknown
+from frontend.errors import InvalidRequest, MediaUnknown
 from frontend.media.kept import KeptFiles
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2, tokenizer_pb2
@@ -28,7 +28,7 @@ def named(file: bytes) -> prompt_pb2.Prompt:
 def has(kept: KeptFiles, file: bytes, tenant: str | None) -> bool:
     asked = named(file)
     try:
-        kept.put_files([("prompt", asked)], tenant)
+        kept.put_files([("prompt", asked)], tenant, 200)
     except MediaUnknown:
         return False
     assert asked.media[0].data == file
@@ -62,9 +62,23 @@ def test_a_prompt_gets_all_of_its_files_or_none() -> None:
     parts = [prompt_pb2.ContentPart(media={"sha256": sha256(each).digest()}) for each in (b"one", b"two")]
     chat = prompt_pb2.Prompt(chat={"messages": [{"role": "user", "content": parts}]})
     with pytest.raises(MediaUnknown) as caught:
-        kept.put_files([("prompt", chat)], None)
+        kept.put_files([("prompt", chat)], None, 200)
     assert list(caught.value.violations) == ["prompt.chat.messages[0].content[1].media.sha256"]
     assert all(part.media.sha256 for part in chat.chat.messages[0].content)
+
+
+def test_files_have_no_more_bytes_than_there_is_room_for() -> None:
+    """However often one is named, in however many prompts; nothing is copied before that is known."""
+    kept = KeptFiles(100)
+    kept.keep(prompt({"data": b"1" * 40}), None)
+    digest = {"sha256": sha256(b"1" * 40).digest()}
+    prompts = [("prompts[0]", prompt(digest, digest)), ("prompts[1]", prompt(digest))]
+    with pytest.raises(InvalidRequest) as caught:
+        kept.put_files(prompts, None, 119)
+    assert list(caught.value.violations) == ["prompts[1].media[0].sha256"]
+    assert all(media.sha256 for _, each in prompts for media in each.media)
+    kept.put_files(prompts, None, 120)
+    assert all(media.data == b"1" * 40 for _, each in prompts for media in each.media)
 
 
 async def test_a_digest_is_the_file_that_a_request_has_brought(
@@ -72,7 +86,7 @@ async def test_a_digest_is_the_file_that_a_request_has_brought(
 ) -> None:
     folder = make_vision_model(tmp_path_factory.mktemp("llava"), "llava")
     image = {"media_kinds": [engine_pb2.MEDIA_KIND_IMAGE]}
-    async with run_service(folder, say([5]), engine_options=image) as service:
+    async with run_service(folder, say([5]), engine_options=image, max_request_bytes=1 << 15) as service:
         asked = {"prompt": {"text": "<image>", "media": [{"sha256": DIGEST}]}, "sampling": {"seed": 1}}
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await service.generate(**asked)
@@ -92,6 +106,13 @@ async def test_a_digest_is_the_file_that_a_request_has_brought(
         both = [asked["prompt"], brought["prompt"]]
         counted = await service.tokenizer.Tokenize(tokenizer_pb2.TokenizeRequest(prompts=both))
         assert counted.results[0] == counted.results[1]
+
+        many = -(-service.frontend.parts.config.max_request_bytes // len(PNG))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            request = tokenizer_pb2.TokenizeRequest(prompts=[asked["prompt"]] * many)
+            await service.tokenizer.Tokenize(request)
+        (violation,) = details_of(caught.value)["BadRequest"].field_violations
+        assert violation.field.endswith(".media[0].sha256") and "too large" in violation.description
 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await service.generate(prompt={"text": "<image>", "media": [{"sha256": b"short"}]})

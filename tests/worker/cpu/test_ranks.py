@@ -480,13 +480,18 @@ def test_a_layer_that_predicts_one_token_more_reads_the_last_stage(
 
 
 def micro_batches(stages: int, *, has_states: bool) -> list[worker_pb2.StepPlan]:
-    """The plans of a core: prompts in parts, rows that take turns, ends of rows and others in their place."""
+    """The plans of a core: prompts in parts, rows that take turns, that fork and are preempted, ends of rows
+    and others in their place."""
     world = World(
-        blocks=200, block_size=16, budget=24, rows=5, stages=stages, ahead=True, prefix_cache=not has_states
+        blocks=12, block_size=16, budget=24, rows=5, stages=stages, ahead=True, prefix_cache=not has_states
     )
     for number in range(7):
         options = {"logprobs": top(2)} if number % 3 == 1 else {}
-        sampling = {"temperature": 1.0, "presence_penalty": 0.3 * (number % 2)}
+        sampling = {
+            "temperature": 1.0,
+            "presence_penalty": 0.3 * (number % 2),
+            "n": 1 + 2 * (number % 3 == 2),
+        }
         prompt = [3 + (number + i) % 200 for i in range(1 + 8 * number)]
         message = add_request(number + 1, prompt, max_tokens=4 + 2 * number, ignore_eos=True, **options)
         for name, value in sampling.items():

@@ -1,5 +1,7 @@
 """The warm-up computes a prompt and a decoding step, as far as the limits allow, and leaves no row."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pagewire.internal.v1 import worker_pb2
@@ -13,6 +15,7 @@ class Recorder:
 
     def __init__(self, max_model_len: int, block_size: int, drafts: bool) -> None:
         self.drafts = drafts
+        self.backend = SimpleNamespace(stages=1)
         self.rows = RowTable(2, max_model_len, vocab_size=9, block_size=block_size, num_blocks=4)
         self.plans: list[worker_pb2.StepPlan] = []
 

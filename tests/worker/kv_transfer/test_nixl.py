@@ -68,7 +68,7 @@ class Agent:
         return "DONE"
 
     def check_xfer_state(self, handle: object) -> str:
-        return "PROC"
+        return "PROC" if self.silent else "DONE"
 
     def release_xfer_handle(self, handle: object) -> None:
         self.released += 1
@@ -78,7 +78,6 @@ class Agent:
 def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Agent]]:
     made = SimpleNamespace(nixl_agent=Agent, nixl_agent_config=lambda backends: backends)
     monkeypatch.setattr(nixl, "_nixl", lambda: made)
-    monkeypatch.setattr(nixl, "_ABANDONED", [])
     yield Agent
     Agent.agents.clear()
     Agent.silent = False
@@ -150,7 +149,15 @@ def test_a_reading_that_is_stopped_writes_to_no_block_later(double: type[Agent])
     thread.join()
     assert failed.is_set() and target.read(4) == memory(2).read(4)
     agent = double.agents[here._agent.name]
-    assert len(nixl._ABANDONED) == len(agent.regions) - 2, "what may be written to stays"
+    assert len(agent.regions) == 3, "what may be written to stays"
+    for _ in range(nixl.MOST_ABANDONED):
+        late = here.reading()
+        late._stop = SimpleNamespace(wait=lambda seconds: True, is_set=lambda: False)
+        with pytest.raises(TransferFailed, match="stopped"):
+            late.run(there.address, [0], [4])
+    double.silent = False
+    here.reading().run(there.address, [0], [4])
+    assert len(agent.regions) == 2 and target.read(4) == memory(1).read(0)
 
 
 def test_an_agent_that_is_gone_is_an_error(double: type[Agent]) -> None:
@@ -158,3 +165,4 @@ def test_an_agent_that_is_gone_is_an_error(double: type[Agent]) -> None:
     double.agents.clear()
     with pytest.raises(TransferFailed, match="KeyError"):
         here.reading().run(there.address, [0], [0])
+    assert len(here._agent.regions) == 2, "nothing else is registered"

@@ -34,8 +34,8 @@ class SimulatedMedia(ValueByRow[Items]):
         self.whole = False
         """Whether a step computes an item whole, or its end."""
 
-    def follow(self, plan: worker_pb2.StepPlan) -> None:
-        """Forgets and encodes what a plan says. Raises PlanError."""
+    def follow(self, plan: worker_pb2.StepPlan) -> bool:
+        """Forgets and encodes what a plan says. Returns True. Raises PlanError."""
         forgotten = plan.forgotten_media
         require(len(forgotten) % DIGEST_SIZE == 0, "forgotten_media is no list of digests")
         for start in range(0, len(forgotten), DIGEST_SIZE):
@@ -46,6 +46,7 @@ class SimulatedMedia(ValueByRow[Items]):
             require(item.digest == media_digest(item.kind, item.shape, item.data), "an item is another one")
             self.kept[item.digest] = self._vectors_of(item)
         self.num_encoded = sum(self.kept[item.digest] for item in plan.encode)
+        return True
 
     def forget_media(self) -> None:
         """Forgets all that is encoded, for a core that knows of nothing."""

@@ -41,6 +41,18 @@ def test_rows_that_decode_take_turns() -> None:
     world.finish()
 
 
+def test_a_round_has_a_token_of_each_row() -> None:
+    """By which tenants are charged."""
+    world, rounds = World(stages=2, ahead=True), list[bool]()
+    for handle in range(1, 5):
+        world.add(handle, max_tokens=20)
+    for _ in range(8):
+        step(world, 1)
+        rounds.append(world.scheduler.planner.micro_batches.ends_round)
+    assert rounds[0] and rounds[2:] in ([True, False] * 3, [False, True] * 3)
+    world.finish()
+
+
 def test_groups_stay_equal_as_sequences_end() -> None:
     """Of groups of 3, 3 and 3 rows one loses all: others move there."""
     world = World(stages=3, rows=9, ahead=True)

@@ -22,4 +22,5 @@ def read_audio_url(value: Any, path: str) -> tuple[str, str]:
 def read_input_audio(value: Any, path: str) -> tuple[str, str]:
     """Returns the sound in an `input_audio` as a URI, and the path of its field. Raises InvalidRequest."""
     data = read_object(value, path, _SOUND, ("data",))["data"]
-    return f"data:audio;base64,{data}", f"{path}.data"
+    is_uri = data[:5].lower() == "data:"  # as some clients send it
+    return data if is_uri else f"data:audio;base64,{data}", f"{path}.data"

@@ -224,7 +224,7 @@ def _put_position(request: Request, scheduler: Scheduler, result: pb.ExplainRequ
     first = _first_waiting(request, scheduler)
     if first is None:
         return False
-    ahead = scheduler.waiting.ahead(request, scheduler.throughput.run_steps.value, first)
+    ahead = scheduler.waiting.ahead(request, scheduler.usual_output, first)
     position = result.position
     position.sequences_ahead, position.tokens_ahead = round(ahead.sequences), round(ahead.tokens)
     position.tenant_share = scheduler.waiting.share(request.tenant).part

@@ -159,7 +159,7 @@ def check_deadline(request: Request, wait: float, now: float) -> None:
 def predicted_wait(request: Request, scheduler: Scheduler, ahead: Ahead | None = None) -> float:
     """Returns the seconds until a request is first scheduled. ahead: of it; None: it arrives now."""
     throughput = scheduler.throughput
-    output = throughput.run_steps.value
+    output = scheduler.usual_output
     if ahead is None:
         ahead = scheduler.waiting.ahead(request, output)
     wait = throughput.prompt_seconds(ahead.tokens) or 0.0

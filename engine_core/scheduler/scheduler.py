@@ -164,6 +164,12 @@ class Scheduler:
         return self.planner.micro_batches.width
 
     @property
+    def usual_output(self) -> float:
+        """Tokens that a sequence gets while it runs, by those that have ended lately: one a step, or one
+        for a step of each group."""
+        return self.throughput.run_steps.value / self.planner.micro_batches.width
+
+    @property
     def num_running_requests(self) -> int:
         """Requests with at least one running sequence."""
         return self.states.num_running_requests

@@ -41,9 +41,10 @@ def what_if(
 ) -> Figures:
     """Returns the figures of a simulated run. Raises CannotTry.
 
-    recorded: with ends_by_length. settings: those of Scheduler. ahead: plan one step ahead.
+    recorded: with ends_by_length. settings: those of Scheduler; stages are taken for one, as all steps of
+    this run come one after the other. ahead: plan one step ahead.
     """
-    run = _Run(recorded, Scheduler(**settings), times, 2 if ahead else 1)
+    run = _Run(recorded, Scheduler(**{**settings, "stages": 1}), times, 2 if ahead else 1)
     run.check_fits()
     for event in sorted(_events(recording, recorded), key=lambda event: event.at):
         run.run_until(event.at)

@@ -1,5 +1,6 @@
 """Exports spans to an OTLP collector over gRPC, from a thread of the OpenTelemetry library."""
 
+import time
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -67,6 +68,7 @@ class OtlpSpan:
     def __init__(self, tracer: LibraryTracer, span: Span) -> None:
         self._tracer = tracer
         self._span = span
+        self._began = time.monotonic_ns()
         self._context = set_span_in_context(span)
 
     @property
@@ -76,12 +78,18 @@ class OtlpSpan:
         return TraceContext(headers.get("traceparent", ""), headers.get("tracestate", ""))
 
     def end(self, attributes: Attributes, parts: Iterable[Part], *, failed: bool) -> None:
-        if self._span.is_recording():
-            begin: int = getattr(self._span, "start_time")  # noqa: B009  # the API has no name for it
-            for part in parts:
-                child = self._tracer.start_span(part.name, self._context, start_time=begin + part.begin)
-                child.end(begin + part.end)
-            self._span.set_attributes(dict(attributes))
-            if failed:
-                self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end()
+        if not self._span.is_recording():
+            self._span.end()
+            return
+        begin: int = getattr(self._span, "start_time")  # noqa: B009  # the API has no name for it
+        length = (
+            time.monotonic_ns() - self._began
+        )  # as parts are measured: the wall clock may be set meanwhile
+        for part in parts:
+            child = self._tracer.start_span(part.name, self._context, start_time=begin + part.begin)
+            child.end(begin + part.end)
+            length = max(length, part.end)
+        self._span.set_attributes(dict(attributes))
+        if failed:
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end(begin + length)

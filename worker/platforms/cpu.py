@@ -60,8 +60,8 @@ logger = logging.getLogger(__name__)
 
 
 _MICRO_BATCH_ROWS = 16
-"""Groups of 4 made 0.82 to 0.91 times the tokens of one plan on two cores: a step of fewer rows takes nearly as
-long, and each has its share of messages and waking (docs/lab-book.md)."""
+"""Groups of 4 made 0.82 to 0.91 times the tokens of one plan on two cores: a step of fewer rows takes nearly
+as long, and each has its share of messages and waking (docs/lab-book.md)."""
 
 
 class CpuPlatform(Platform[CpuBackend]):

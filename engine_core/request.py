@@ -273,8 +273,9 @@ class Sequence:
         pooling = self.request.parameters.pooling
         if pooling is not None and pooling.type != POOLING_TYPE_LAST:
             return 0
-        pending = self.request.prompt_logprobs
-        return (self.num_tokens if pending is None else pending.next) - 1
+        if (pending := self.request.prompt_logprobs) is not None:
+            return pending.next - 1
+        return min(self.num_tokens - 1, self.num_known_tokens)  # of a victim, several may be pending
 
     def token_ids(self) -> array[int]:
         """Prompt and output without pending tokens."""

@@ -53,6 +53,23 @@ def test_a_round_has_a_token_of_each_row() -> None:
     world.finish()
 
 
+def test_blocks_are_named_by_tokens_that_are_known() -> None:
+    """Of a row of which several plans in flight sample, as one that is preempted then."""
+    world = World(stages=3, block_size=1, ahead=True)
+    world.add(1, 4, max_tokens=20)
+    for _ in range(3):
+        world.worker.submit(world.scheduler.schedule(0.0))
+    (sequence,) = world.scheduler.running
+    assert sequence.num_tokens == sequence.num_known_tokens + 3
+    assert sequence.num_skippable_tokens == sequence.num_known_tokens == 4
+    world.scheduler.prefix_cache.find(sequence)
+    assert len(sequence.hashes) == 5
+    for _ in range(3):
+        world.scheduler.update(world.worker.collect())
+    world.scheduler.check_invariants()
+    world.finish()
+
+
 def test_groups_stay_equal_as_sequences_end() -> None:
     """Of groups of 3, 3 and 3 rows one loses all: others move there."""
     world = World(stages=3, rows=9, ahead=True)

@@ -4,8 +4,8 @@ An address is a JSON object in base64: the agent's metadata, where its pools are
 MAC of these by --prefix-cache-key. What is read comes into memory of the reading's own, and is copied to
 blocks when all of it is there: where a reading ends before, nothing can be written to a block later.
 
-NIXL encrypts nothing and asks for no key: who reaches UCX's ports, and knows an address, reads and writes the
-cache. UCX is held to the loopback interface unless the network is trusted.
+NIXL encrypts nothing and asks for no key: a process that reaches UCX's ports, and knows an address, reads and
+writes the cache. UCX is held to the loopback interface unless the network is trusted.
 """
 
 import binascii

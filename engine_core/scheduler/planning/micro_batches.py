@@ -8,7 +8,8 @@ takes more than one step is in every plan: the next part of it needs no token.
     stage 0   |= a1 =|= b1 =|= a2 =|= b2 =|           a, b: groups; 1, 2: their plans
     stage 1          |= a1 =|= b1 =|= a2 =|= b2 =|
 
-Who computes beside a row changes no token, so that any dealing is right: it decides how long stages wait.
+What is computed beside a row changes none of its tokens, so that any dealing is right: it decides how long
+stages wait.
 """
 
 import itertools

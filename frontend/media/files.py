@@ -2,10 +2,12 @@
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pagewire.v1 import prompt_pb2
 
+Prompts = Sequence[tuple[str, prompt_pb2.Prompt]]
+"""Those of a request, with their paths in it."""
 _DATA = re.compile(r"data:(?P<parameters>[^,]{0,256}),", re.IGNORECASE)
 """The beginning of a data URI (RFC 2397)."""
 MEDIA_FIELDS = IN_PROMPT, IN_CHAT = ".media", ".chat.messages"

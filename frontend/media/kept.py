@@ -1,19 +1,16 @@
 """Files that requests have brought, which later ones name by their SHA-256 in place of them."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from hashlib import sha256
 
 from frontend.errors import InvalidRequest, MediaUnknown
-from frontend.media.files import DIGEST_FIELD, file_of, media_of
+from frontend.media.files import DIGEST_FIELD, Prompts, file_of, media_of
 from pagewire.v1 import prompt_pb2
 
 MAX_KEPT_BYTES = 128 << 20
 """Files that a frontend keeps, in all."""
 
 Tenant = str | None
-Prompts = Sequence[tuple[str, prompt_pb2.Prompt]]
-"""Those of a request, with their paths in it."""
 
 
 class KeptFiles:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from frontend.fetching.fetch import TIME_LIMIT
 from frontend.fetching.urls import is_url
-from frontend.media.files import URI_FIELD, field_of, media_of
+from frontend.media.files import URI_FIELD, Prompts, field_of, media_of
 from frontend.prompts.process_pool import PromptProcesses
 from pagewire.config import FrontendConfig
 from pagewire.host.standby import Fork
@@ -16,9 +16,6 @@ MAX_PROCESSES = 8
 """Requests of a frontend whose media are fetched at once, half of them of one tenant, with 16 MiB each."""
 PATIENCE = TIME_LIMIT + 2.0
 """Seconds after which a process is killed whose resolver does not answer."""
-
-Prompts = Sequence[tuple[str, prompt_pb2.Prompt]]
-"""Those of a request, with their paths in it."""
 
 
 def has_urls(prompt: prompt_pb2.Prompt) -> bool:

@@ -20,10 +20,10 @@ from frontend.audio.checkpoint import Audio
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.media.checkpoint import Images
-from frontend.media.files import field_of, has_media
+from frontend.media.files import Prompts, field_of, has_media
 from frontend.media.kept import KeptFiles
 from frontend.prompts.embeddings import read_embeddings
-from frontend.prompts.media_fetcher import MediaFetcher, Prompts, has_urls
+from frontend.prompts.media_fetcher import MediaFetcher, has_urls
 from frontend.prompts.process_pool import Packed, PromptProcesses
 from frontend.prompts.prompt_encoding import (
     BYTES_PER_ID,
